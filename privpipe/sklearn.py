@@ -225,7 +225,7 @@ class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
         for name, column in zip(given, secret, strict=True):
             is_number = isinstance(column, int | np.integer) and not isinstance(column, bool)
             if not is_number or column not in range(n_features):
-                problem = f"There is no confidential column {name!r}{suggest(str(name), [*known])}."
+                problem = f"There is no confidential column {name!r}{suggest(str(name), [*known])}"
                 remedy = f"Give numbers below {n_features}, or names of a data frame's columns."
                 raise OptionError(problem, remedy=remedy)
         released = [column for column in range(n_features) if column not in secret]
@@ -258,7 +258,7 @@ class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
         method = METHODS[self.method] if self.method in known else None
         if method is None:
             raise OptionError(
-                f"There is no row-wise method {self.method!r}{suggest(str(self.method), known)}.",
+                f"There is no row-wise method {self.method!r}{suggest(str(self.method), known)}",
                 remedy=f"Use one of: {', '.join(known)}.",
             )
         options = self._give_options()
@@ -285,7 +285,7 @@ class MethodSanitizer(RecordSanitizer):
         if options:
             raise OptionError(
                 f"The method {self.method!r} has no option {sorted(options)[0]!r}"
-                f"{suggest(sorted(options)[0], self._get_param_names())}.",
+                f"{suggest(sorted(options)[0], self._get_param_names())}",
                 remedy=f"It has: {', '.join(self._get_param_names())}.",
             )
 

@@ -84,12 +84,46 @@ FRAME = pd.DataFrame({"a": Y, "town": ["secret"] * 60})
             lambda: RecordSanitizer(options={"utility_budget": 1, "rule": "best"}).fit(X, Y),
             "rule is 'best': Input should be 'greedy' or 'kkt'",
         ),
+        (lambda: Records([[1.0, 2.0], [3.0]], desired=Y), "features have rows of different le"),
+        (lambda: CLEANER.apply([[1.0], [2.0, 3.0]]), "Records have rows of different lengths"),
+        (
+            lambda: fit_null_space_cleaner(RECORDS, utility_budget=0.1, desired_predictor="secret"),
+            "predictor hold something that is not a real number",
+        ),
+        (
+            lambda: fit_null_space_cleaner(RECORDS, utility_budget=[0.1, 0.2]),
+            r"utility_budget is \[0.1, 0.2\]",
+        ),
+        (lambda: privpipe.measure_attacks(X[:, 0], X[:, 1] > 0), r"released has shape \(60,\)"),
+        (lambda: privpipe.measure_attacks(None, X[:, 1] > 0), r"released has shape \(\)"),
+        (lambda: privpipe.measure_attacks(3, X[:, 1] > 0), r"released has shape \(\)"),
+        (lambda: privpipe.measure_linkage(X, 3), r"released \(\).*at least 20 pairs"),
+        (lambda: privpipe.measure_linkage(X, X, [1, 2]), r"groups \(2,\)"),
+        (lambda: privpipe.measure_linkage(X, X, np.arange(90)), r"groups \(90,\)"),
+        (lambda: privpipe.measure_reconstruction(X[:, 0], X), r"raw has shape \(60,\)"),
+        (lambda: privpipe.measure_membership(["secret"] * 60, Y), "members hold something"),
+        (
+            lambda: privpipe.solve_privacy_mapping([["secret"]], [0], distortion_budget=0.1),
+            "joint hold something",
+        ),
     ],
 )
 def test_mistake__is_told_with_the_way_out(make, message):
     with pytest.raises(PrivpipeError, match=f"(?s){message}") as caught:
         make()
     assert "secret" not in f"{caught.value} {caught.value.__context__!r}"
+
+
+def test_options_of_an_audit__of_another_type_are_named():
+    codes = X[:, :2] > 0
+    for call in (
+        lambda: privpipe.measure_attacks(X, codes[:, 0], options=3),
+        lambda: privpipe.measure_information(codes, codes, options=3),
+        lambda: privpipe.measure_linkage(X, X, options=3),
+        lambda: privpipe.measure_membership(Y, Y, options=3),
+    ):
+        with pytest.raises(OptionError, match=r"options is of type int.*privpipe.AttackOptions"):
+            call()
 
 
 SPARSE = {

@@ -72,7 +72,7 @@ def apply_dataset(
     _check_kinds(fitted, dataset)
     if features not in dataset:
         known = [str(name) for name in dataset.data_vars]
-        problem = f"The dataset has no variable {features!r}{suggest(features, known)}."
+        problem = f"The dataset has no variable {features!r}{suggest(features, known)}"
         raise OptionError(problem, remedy=f"It has: {', '.join(known) or 'none'}.")
     raw = dataset[features]
     ordered = by_name(fitted, raw)

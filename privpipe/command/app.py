@@ -427,6 +427,7 @@ def gaps(
     since: str = _text("First logical time (ISO 8601); default: since it was first deployed."),
     fill: bool = _flag("--fill", "Queue a run for each that is missing or failed, in order."),
     end: bool = _flag("--end", "Promise nothing from now on of a name that is deployed no more."),
+    waive: bool = _flag("--waive", "Note that those not there will not be made: no gaps any more."),
 ) -> None:
     """List releases that a deployment's schedule promised and that are not there, with reasons."""
 

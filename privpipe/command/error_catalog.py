@@ -199,7 +199,7 @@ def explain_command(code: str) -> dict[str, Any]:
     catalog = read_catalog()
     code = code.removeprefix("error[").removeprefix("warning[").removesuffix("]")
     if code and code not in catalog:
-        problem = f"There is no error code {code!r}{suggest(code, catalog)}."
+        problem = f"There is no error code {code!r}{suggest(code, catalog)}"
         raise errors.OptionError(problem, remedy="`privpipe explain` lists all of them.")
     chosen = catalog[code] if code else [each[0] for each in catalog.values()]
     if code:

@@ -7,19 +7,22 @@ from datetime import UTC, datetime
 from typing import Any
 
 from privpipe.cluster.workers.progress import PromiseCollector
-from privpipe.errors import ClusterError, PrivpipeError
+from privpipe.errors import ClusterError, OptionError, PrivpipeError
 from privpipe.pipeline.operations import prefect_server
 from privpipe.pipeline.operations import promised_releases as promises
 from privpipe.pipeline.operations.deployment_file import Deployment
 from privpipe.pipeline.runs.configuration_file import read_time
 from privpipe.pipeline.runs.watch import export_gauges
+from privpipe.report import audit_text
 from privpipe.report.console import say
 
 PAGE = 200
 """Runs of a deployment that the server names at once."""
 
 
-def gaps_command(deployment: str, since: str, fill: bool, end: bool = False) -> dict[str, Any]:
+def gaps_command(
+    deployment: str, since: str, fill: bool, end: bool = False, waive: bool = False
+) -> dict[str, Any]:
     """Say what became of each promised release; with `fill` start those that are not there.
 
     Parameters
@@ -33,42 +36,50 @@ def gaps_command(deployment: str, since: str, fill: bool, end: bool = False) -> 
         again: whoever changes the limits or approves it knows.
     end
         Promise nothing from now on, as of the old name of a deployment that was renamed.
+    waive
+        Note of each gap that it will not be made: it is none from then on.
 
     Raises
     ------
     OptionError
-        If nothing was promised.
+        If nothing was promised, or two of the three are given.
     ClusterError
         If there are gaps, and they are not to be filled; if a promise is to end of a deployment
         that the server still has.
     """
+    if fill + end + waive > 1:
+        problem = "--fill, --end and --waive are three calls."
+        raise OptionError(problem, remedy="Give one: first --end, then --waive.")
     prefect_server.prepare_prefect()
     now = datetime.now(UTC)
     if end:
         return _end_promise(deployment, now)
     due = promises.list_due(deployment, read_time(since) if since else None, now)
-    found = list(promises.judge_promises(due, list_waiting(deployment), now))
-    counts = Counter(one.outcome for one in found)
+    waived = {read_time(one["time"]) for one in promises.read_ledger(deployment, "waived")}
+    found = list(promises.judge_promises(due, list_waiting(deployment), now, waived))
+    counts = Counter[str](one.outcome for one in found)
     gaps = [one for one in found if one.outcome in promises.GAPS]
+    if waive:
+        promises.note_waived(deployment, gaps, now)
+        for one in gaps:
+            say(f"waived   {one.time:%Y-%m-%dT%H:%M:%SZ}  {one.reason}")
+        return gaps_command(deployment, since, False)
     for one in found:
-        if one.outcome != "made":
+        if one.outcome not in ("made", "waived"):
             say(f"{one.outcome:8s} {one.time:%Y-%m-%dT%H:%M:%SZ}  {one.reason}")
     say(f"promised {len(found)}: " + ", ".join(f"{n} {name}" for name, n in sorted(counts.items())))
-    whole: dict[str, int] = {name: counts[name] for name in ("made", "waiting", *promises.GAPS)}
+    whole = dict.fromkeys(("made", "waiting", "waived", *map(str, promises.GAPS)), 0) | counts
     newest = promises.find_newest(found, due[-1][1]) if due else 0.0
     begun = datetime.fromisoformat(promises.read_ledger(deployment)[0]["since"]).timestamp()
     export_gauges(PromiseCollector(deployment, whole, newest or begun), promised=deployment)
-    remedy = f"`privpipe gaps {deployment} --fill` makes what is missing or failed."
+    case = "there"
     with suppress(PrivpipeError):  # no server that answers: said above
-        is_gone = not find_deployments(deployment)
-        if is_gone:
-            remedy = "Of a name that is gone: `privpipe run CONFIG --time TIME` makes each of them."
-        if is_gone and promises.read_ledger(deployment)[-1]["schedules"]:
-            remedy = f"The server has no deployment {deployment!r}. Renamed or removed: `privpipe "
-            remedy += f"gaps {deployment} --end` ends its promise. Lost: `privpipe deploy`."
-            if fill or not gaps:
-                say(remedy)
-    absent = [one.time for one in gaps if one.outcome != "refused"]
+        if not find_deployments(deployment):
+            case = "lost" if promises.read_ledger(deployment)[-1]["schedules"] else "gone"
+    remedy = audit_text.say(f"gaps_{case}", name=deployment)
+    if case == "lost" and (fill or not gaps):
+        say(remedy)
+    absent = [one.time for one in gaps if one.outcome != "refused" and one.reason != promises.GONE]
     filled = start_runs(deployment, absent) if fill else []
     if gaps and not fill:
         raise ClusterError(
@@ -77,13 +88,7 @@ def gaps_command(deployment: str, since: str, fill: bool, end: bool = False) -> 
             remedy=remedy,
             code="gaps",
         )
-    return {
-        "promised": [
-            {"time": one.time.isoformat(), "outcome": one.outcome, "reason": one.reason}
-            for one in found
-        ],
-        "filled": filled,
-    }
+    return {"promised": [one.describe() for one in found], "filled": filled}
 
 
 def _end_promise(name: str, now: datetime) -> dict[str, Any]:
@@ -96,6 +101,7 @@ def _end_promise(name: str, now: datetime) -> dict[str, Any]:
     config = promises.read_ledger(name)[-1]["config"]  # what was promised before stays promised
     promises.note_promises([Deployment(name, "", "", "", config, ())], now)
     say(f"ended    nothing is promised of {name} from {now:%Y-%m-%dT%H:%M:%SZ} on")
+    say(f"`privpipe gaps {name}` says what was missed before; with --waive that is no gap any more")
     return {"deployment": name, "ended": now.isoformat()}
 
 
@@ -158,9 +164,7 @@ def start_runs(name: str, due: Sequence[datetime]) -> list[str]:
         problem = f"The server has {len(found)} deployments {name!r}."
         remedy = "Remove one of them: prefect deployment delete FLOW/NAME."
         if not found:
-            remedy = (
-                "Run `privpipe deploy`. Of a name that is gone: privpipe run CONFIG --time TIME."
-            )
+            remedy = "Run `privpipe deploy`, or privpipe run CONFIG --time TIME for each of them."
         raise ClusterError(problem, remedy=remedy)
     [deployment] = found
     with prefect_server.blaming_prefect(), get_client(sync_client=True) as client:

@@ -64,7 +64,7 @@ def write_template(
     """
     method = given["method", "name"]
     if method not in METHODS:
-        problem = f"There is no method {method!r}{suggest(method, METHODS)}."
+        problem = f"There is no method {method!r}{suggest(method, METHODS)}"
         raise OptionError(problem, remedy=f"Use one of: {', '.join(METHODS)}.")
     lines = [
         "# Configuration of privpipe; run it with: privpipe run THIS_FILE",

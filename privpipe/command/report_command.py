@@ -170,7 +170,7 @@ def diff_attempts(one: str, other: str, release: str) -> dict[str, Any]:
     known = {attempt["run"]: attempt for attempt in _read_attempts(release)}
     for name in (one, other):
         if name not in known:
-            problem = f"There is no attempt {name!r} at {shown(release)}{suggest(name, known)}."
+            problem = f"There is no attempt {name!r} at {shown(release)}{suggest(name, known)}"
             remedy = f"`privpipe runs {quote(shown(release))}` lists them."
             raise OptionError(problem, remedy=remedy, code="missing")
     both = known[one], known[other]

@@ -29,11 +29,12 @@ from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.clean import read_progress
 from privpipe.pipeline.stages.forecast import check_sample
 from privpipe.pipeline.stages.increment_check import TimeSpan, check_growing
+from privpipe.report import audit_text
 from privpipe.report.console import say, tabulate
+from privpipe.store.access import lease, workspace
 from privpipe.store.access.generation_log import newest_kind
 from privpipe.store.access.location import exists_file, local_path, shown
 from privpipe.store.access.objects import list_names
-from privpipe.store.access.workspace import has_workspace, is_held, purge_workspace, read_state
 from privpipe.store.arrays.layout import companion_url, exists, has_root, read_header
 from privpipe.store.collections.growing_collection import purge_collection
 from privpipe.store.releases.export import export_release, is_folder
@@ -94,7 +95,9 @@ def run_command(
             check_growing(options)
         else:
             checked = replace(check_stage(options), whole_audit=full)
-            if read_state(options.release.path) is None and not exists(options.release.path):
+            if workspace.read_state(options.release.path) is None and not exists(
+                options.release.path
+            ):
                 # A first run: what a few chunks show ends it now, not after the cluster started.
                 found = check_sample(checked)
                 for name, sentence in (("features", found.dependence), ("gate", found.warning)):
@@ -190,7 +193,7 @@ def resume_command(config: str) -> dict[str, Any]:
         If there is none.
     """
     release = read_options(config).release.path
-    if read_state(release) is None:
+    if workspace.read_state(release) is None:
         problem = f"There is no interrupted run of {shown(release)}."
         remedy = "Start one with `privpipe run`."
         raise OptionError(problem, remedy=remedy, code="nothing-to-resume")
@@ -206,8 +209,8 @@ def status_command(release: str) -> dict[str, Any]:
         If something else is at the place.
     """
     release = find_release(release)
-    state = read_state(release)
-    begun, running = has_workspace(release), is_held(release)
+    state = workspace.read_state(release)
+    begun, running = workspace.has_workspace(release), workspace.is_held(release)
     # A first incremental run makes folders before there is anything to read in them. Whatever else
     # is there is no release, and reported as an error.
     there = has_root(release) if begun else exists(release)
@@ -227,6 +230,12 @@ def status_command(release: str) -> dict[str, Any]:
     at_gate = state is not None and state.stage == "gate"
     how = "refused by the gate, or interrupted there" if at_gate else "interrupted"
     how = "running" if running else f"{how}; `privpipe run` resumes it"
+    if running and local_path(release) is None:
+        # Of a lease only its end is known: of one that was killed that comes later.
+        whole = lease.LEASE_SECONDS
+        left = min(lease.find_left(workspace.workspace_url(release)), whole)
+        content |= {"heard_seconds_ago": whole - left, "lease_seconds_left": left}
+        how = audit_text.say("leased", whole=whole, left=left)
     if state is None:
         said = ["published"] * published + [how] * begun
         say(f"{shown(release)}: {'; '.join(said) or 'nothing here'}")
@@ -266,7 +275,7 @@ def purge_command(release: str) -> dict[str, Any]:
     if purge_collection(release):
         say(f"{shown(release)}: partitions that no generation names removed")
         return {"release": shown(release), "removed": True}
-    found = purge_parts(release) | purge_workspace(release)
+    found = purge_parts(release) | workspace.purge_workspace(release)
     # Of a configuration the release may not be begun yet.
     if not found and given == release and not exists(release) and not list_names(release):
         problem = f"There is nothing at {shown(release)}, and no workspace beside it."

@@ -59,9 +59,17 @@ def as_array(values: Any, name: str) -> AnyArray:
 
     NumPy's text of a fixed width has no NUL at its end, without which two classes may be one.
     """
-    found: AnyArray = np.asarray(filled := fill_masked(values, name))
+    found = _convert(filled := fill_masked(values, name), name)
     is_cut = found.dtype.kind in "SU" and not isinstance(filled, np.ndarray)
     return np.asarray(filled, object) if is_cut else found
+
+
+def _convert(values: Any, name: str) -> AnyArray:
+    try:
+        return np.asarray(values)
+    except ValueError:  # NumPy's refusal of nested lists
+        problem, remedy = f"{name} have rows of different lengths.", "Give each as many values."
+    raise InputError(problem, remedy=remedy, code="dtype")
 
 
 def fill_masked(values: Any, name: str = "Records") -> Any:
@@ -95,7 +103,7 @@ def as_reals(values: Any, name: str) -> AnyArray:
     InputError
         If it holds text, objects or complex numbers; values are never quoted.
     """
-    found = np.asarray(fill_masked(values, name))
+    found = _convert(fill_masked(values, name), name)
     if found.dtype.kind == "f":
         return found
     # Objects may still be numbers, as of a table with mixed columns; the message never quotes one.

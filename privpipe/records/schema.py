@@ -213,7 +213,7 @@ def explain_unknown(
     what: str, name: str, known: Sequence[str], kind: type[PrivpipeError] = InputError
 ) -> PrivpipeError:
     """The error for a name that is none of those that are there."""
-    problem = f"{what} {name!r}{suggest(name, known)}."
+    problem = f"{what} {name!r}{suggest(name, known)}"
     return kind(problem, remedy=f"It has: {', '.join(known) or 'none'}.", code="missing-variable")
 
 

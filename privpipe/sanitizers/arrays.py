@@ -10,7 +10,7 @@ import numpy as np
 
 from privpipe import protocols
 from privpipe.errors import InputError, LeftOutWarning, OptionError, PrivacyWarning
-from privpipe.numerics.finite import fill_masked, find_finite_rows
+from privpipe.numerics.finite import as_reals, find_finite_rows
 from privpipe.numerics.moments import check_products
 from privpipe.protocols import ArrayLike, BoolArray, FloatArray, Oracle, S, Shard, ShardSchema, Sums
 
@@ -23,7 +23,7 @@ def as_predictor(values: ArrayLike, name: str = "predictor") -> FloatArray:
     InputError
         If it is empty, not a matrix, or holds values that are not finite.
     """
-    a = np.asarray(fill_masked(values, name), np.float64)
+    a = as_reals(values, name).astype(np.float64, copy=False)
     a = a[:, None] if a.ndim == 1 else a
     problem = ""
     if a.ndim != 2 or a.size == 0:
@@ -38,7 +38,7 @@ def as_predictor(values: ArrayLike, name: str = "predictor") -> FloatArray:
 
 def as_finite(values: ArrayLike | None, shape: tuple[int, ...], name: str) -> FloatArray:
     """A finite float64 array of that shape; zeros when none is given."""
-    array = np.zeros(shape) if values is None else np.asarray(values, np.float64)
+    array = np.zeros(shape) if values is None else as_reals(values, name).astype(np.float64)
     if array.shape != shape or not np.isfinite(array).all():
         problem = f"{name} has shape {array.shape} or is not finite."
         raise InputError(problem, remedy=f"Give a finite array of shape {shape}.")

@@ -239,6 +239,18 @@ def test_read_table__leaves_out_what_is_no_column_of_values(tmp_path: Path) -> N
     assert list(found) == ["x"]
 
 
+@pytest.mark.parametrize(("mark", "decimal"), [(",", "."), (";", ","), (";", "."), ("\t", ".")])
+def test_read_table__finds_semicolons_and_tabs_of_a_csv(
+    tmp_path: Path, mark: str, decimal: str
+) -> None:
+    """One column held all of a row: the two had "no common column"."""
+    table = draw_people(50, 0).assign(part=np.arange(50) + 0.5)
+    table.to_csv(tmp_path / "t.csv", sep=mark, decimal=decimal, index=False)
+    (found,) = read_table(str(tmp_path / "t.csv"))
+    assert list(found) == list(table)
+    assert found["part"].tolist() == table["part"].tolist()
+
+
 @pytest.mark.parametrize(("rows", "keys"), [(500, ("id",)), (99, ())])
 def test_report__is_not_safe_of_undecided_keys_or_a_few_rows(
     rows: int, keys: tuple[str, ...]

@@ -53,7 +53,7 @@ class Watched:
     numbers
         Processes.
     own
-        Whether only memory is counted that is shared with no other process.
+        Whether only memory is counted that is of no file.
     peaks
         Largest sum of the processes' memory in each tenth, bytes.
     """
@@ -66,10 +66,9 @@ class Watched:
     def look(self) -> None:
         """Measure now."""
         processes = [psutil.Process(number) for number in self.numbers]
-        found = (
-            one.memory_full_info().uss if self.own else one.memory_info().rss for one in processes
-        )
-        self.peaks[self.tenth] = max(self.peaks[self.tenth], sum(found))
+        found = [one.memory_info() for one in processes]
+        size = sum(one.rss - (one.shared if self.own else 0) for one in found)
+        self.peaks[self.tenth] = max(self.peaks[self.tenth], size)
 
     @contextmanager
     def looking(self, every: float = 0.1) -> Iterator[None]:
@@ -165,9 +164,13 @@ def fit_slope(found: Sequence[tuple[int, ...]], which: int) -> tuple[float, floa
 
 
 def measure_own() -> int:
-    """Bytes that only the process has in which this is called."""
+    """Bytes of this process that are of no file.
+
+    Pages of libraries become a process's own when others end that had loaded them: 15 MB at once.
+    """
     gc.collect()
-    return int(psutil.Process().memory_full_info().uss)
+    found = psutil.Process().memory_info()
+    return int(found.rss - found.shared)
 
 
 def note_spans(dask_scheduler: Any) -> None:

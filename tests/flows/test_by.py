@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from distributed import Client
 
+from privpipe.command.check_command import check_command
 from privpipe.errors import InputError, OptionError
 from privpipe.flows.release_flow import release_collection, run_pipeline
 from privpipe.pipeline.runs.configuration_file import read_options, write_options
@@ -120,6 +121,18 @@ def test_check__refuses_a_value_that_no_training_record_has(
         if not unknown:
             check_stage(read_options(str(path)))
             continue
-        with pytest.raises(InputError, match=r"is 'a0', in \[method\] by") as error:
+        with pytest.raises(InputError, match=r"\[method\] by is 'a0'") as error:
             check_stage(read_options(str(path)))
         assert error.value.code == "schema-drift"
+
+
+def test_check__ends_the_reason_why_nothing_could_be_tried_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message of ours ends in a full stop, and stood in a sentence: "anything.. From"."""
+    monkeypatch.setenv("PRIVPIPE_ACCOUNT", str(tmp_path / "account"))
+    write_profiles(str(tmp_path / "records.zarr"), 3000)
+    audit = 'holdout = 0.4\nadversaries = ["naive_bayes"]\n[gate]\nenforce = false'
+    check_command(configure_by(tmp_path, audit=audit))
+    said = " ".join(capsys.readouterr().out.split())
+    assert "have too few records to promise anything. From 770 records." in said

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import time
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +18,14 @@ from privpipe.errors import PrivacyWarning
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.resume import begin_or_resume
 from privpipe.pipeline.stages.check import check_stage
-from privpipe.store.access.workspace import hold_workspace, read_state, write_state
+from privpipe.store.access.location import create_bytes
+from privpipe.store.access.workspace import (
+    RunState,
+    hold_workspace,
+    read_state,
+    workspace_url,
+    write_state,
+)
 from tests.flows.test_pipeline import configure
 from tests.standard import write_standard
 
@@ -129,6 +138,24 @@ def test_status_and_purge__of_an_interrupted_run(
     assert call(monkeypatch, "purge", release) == 0
     assert not (tmp_path / ".release.zarr.privpipe").exists()
     assert call(monkeypatch, "resume", config) == 2
+
+
+def test_status__of_a_run_in_a_bucket_says_when_it_was_last_heard_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run that was killed was "running", without a word more, until its lease ended."""
+    url = f"memory://{tmp_path.name}/people.zarr"
+    write_state(url, RunState("abcdef01", "o", "s", "f", "t", "2026-11-30T07:00:00+00:00"))
+    place = f"{workspace_url(url)}/lease/00000000.json"
+    assert create_bytes(place, json.dumps({"holder": "x", "expires": time.time() + 40}).encode())
+    assert call(monkeypatch, "status", url) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"running (79|80|81) s ago, when it was last heard of", said)
+    assert re.search("every 30 s; the lease of one that died ends in (39|40) s. Run abc", said)
+    assert call(monkeypatch, "status", url, "--json") == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["running"]
+    assert content["heard_seconds_ago"] + content["lease_seconds_left"] == 120.0
 
 
 def test_dry_run__says_what_would_be_written_and_writes_nothing(

@@ -238,6 +238,7 @@ def test_gaps__of_a_name_that_is_deployed_no_more_say_so_and_end_when_asked(
     with pytest.raises(ClusterError) as found:
         gaps_command("release", "", False)
     assert "`privpipe run CONFIG --time TIME` makes each of them" in found.value.remedy
+    assert "`privpipe gaps release --waive` notes" in found.value.remedy
     with pytest.raises(ClusterError, match="0 deployments 'release'") as found:
         command.start_runs("release", [now])
     assert "privpipe run CONFIG --time TIME" in found.value.remedy
@@ -245,3 +246,65 @@ def test_gaps__of_a_name_that_is_deployed_no_more_say_so_and_end_when_asked(
     with pytest.raises(ClusterError, match="2 deployments 'release'") as found:
         command.start_runs("release", [now])
     assert "prefect deployment delete" in found.value.remedy
+
+
+def test_gaps__that_will_never_be_made_are_waived_listed_and_noted(
+    nightly: Deployment,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What a deployment that is gone had missed before its end was a gap for ever."""
+    monkeypatch.setattr(command, "find_deployments", lambda _: [])
+    monkeypatch.setattr(command, "list_waiting", lambda _: {})
+    monkeypatch.setattr(command.prefect_server, "prepare_prefect", lambda: None)
+    monkeypatch.setenv("PRIVPIPE_METRICS_FILE", str(tmp_path / "gaps.prom"))
+    note_promises([nightly], datetime.now(UTC) - timedelta(days=4))
+    due = [time for time, _ in list_due("release", None, datetime.now(UTC))]
+    have("gate", fill_time(f"{tmp_path}/night-{{logical_time}}.zarr", due[0]), random.Random(0))
+    have("made", fill_time(f"{tmp_path}/night-{{logical_time}}.zarr", due[1]), random.Random(0))
+    with pytest.raises(OptionError, match="three calls"):
+        gaps_command("release", "", False, end=True, waive=True)
+    gaps_command("release", "", False, end=True)
+    with pytest.raises(ClusterError, match="3 of 4 promised releases"):
+        gaps_command("release", "", False)
+    capsys.readouterr()
+    gaps_command("release", due[2].isoformat(), False, waive=True)
+    assert capsys.readouterr().out.count("waived   20") == 2
+    with pytest.raises(ClusterError, match="1 of 4 promised releases"):  # none before that time
+        gaps_command("release", "", False)
+    gaps_command("release", "", False, waive=True)
+    noted = [(one["time"], one["outcome"]) for one in read_ledger("release", "waived")]
+    kinds = zip(due[2:] + due[:1], ("missing", "missing", "refused"), strict=True)
+    assert noted == [(time.isoformat(), kind) for time, kind in kinds]
+    capsys.readouterr()
+    assert {one["outcome"] for one in gaps_command("release", "", False)["promised"]} == {
+        "made",
+        "waived",
+    }
+    assert capsys.readouterr().out == "promised 4: 1 made, 3 waived\n"
+    gauges = read_gauges((tmp_path / "gaps.prom").read_text())
+    assert [gauges["privpipe_promised_releases", kind] for kind in ("waived", "missing")] == [3, 0]
+    # A promise that begins anew loses none of that; what is made after all counts as made.
+    note_promises([nightly], datetime.now(UTC))
+    have("made", fill_time(f"{tmp_path}/night-{{logical_time}}.zarr", due[3]), random.Random(0))
+    found = gaps_command("release", "", False)["promised"]
+    assert [one["outcome"] for one in found] == ["waived", "made", "waived", "made"]
+
+
+def test_gaps__of_a_configuration_that_is_gone_are_missing_and_can_be_waived(
+    nightly: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file of a deployment goes with it: `gaps` ended by it, whatever was given."""
+    started = list[object]()
+    monkeypatch.setattr(command, "find_deployments", lambda _: [])
+    monkeypatch.setattr(command, "list_waiting", lambda _: {})
+    monkeypatch.setattr(command, "start_runs", lambda _, due: started.extend(due) or [])
+    monkeypatch.setattr(command.prefect_server, "prepare_prefect", lambda: None)
+    note_promises([nightly], datetime.now(UTC) - timedelta(days=2))
+    Path(nightly.config).unlink()
+    found = gaps_command("release", "", True)["promised"]
+    assert [one["reason"] for one in found] == ["its configuration is gone"] * 2
+    assert not started  # each run would end by the same
+    gaps_command("release", "", False, waive=True)
+    gaps_command("release", "", False)

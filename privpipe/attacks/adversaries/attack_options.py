@@ -121,6 +121,13 @@ class AttackOptions(Options):
             raise ValueError("name at least one, each once")
         return names
 
+    @staticmethod
+    def check(options: Any) -> None:
+        """Raise OptionError for what are none."""
+        if not isinstance(options, AttackOptions):
+            problem = f"options is of type {type(options).__name__}."
+            raise OptionError(problem, remedy="Give privpipe.AttackOptions(...).")
+
     def plan_sample(self, n_records: int, n_features: int) -> int:
         """How many of the records an audit of this width can use."""
         # Matrices above a quarter of the bound are held in single precision.

@@ -101,6 +101,7 @@ def prepare_evidence(
         judged because it has a single class or a class too small. Where others can, such a
         variable is left out and named.
     """
+    AttackOptions.check(options)
     arrays = _take_arrays(released, known)
     features, groups, seen = known.get("features"), known.get("groups"), known.get("seen")
     auxiliary = known.get("auxiliary") or Auxiliary()
@@ -175,6 +176,9 @@ def _take_arrays(released: ArrayLike, known: KnownInputs) -> dict[str, AnyArray]
     for name, array in arrays.items():
         if array.dtype.kind not in "biuf":  # NumPy's refusals of text quote it
             arrays[name] = as_reals(array, name)
+    if "released" not in arrays or arrays["released"].ndim < 2:
+        problem = f"released has shape {np.shape(released)}."
+        raise InputError(problem, remedy="Give a matrix, one row per record.")
     return arrays
 
 

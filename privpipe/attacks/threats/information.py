@@ -119,6 +119,7 @@ def measure_information(
     >>> round(report.rows[0].plug_in, 4), round(report.rows[0].held_out, 1)
     (0.6931, 0.7)
     """
+    AttackOptions.check(options)
     released, confidential = _as_codes(codes, "codes"), _as_codes(classes, "classes")
     if len(released) != len(confidential) or len(released) < 4:
         problem = f"codes has {len(released)} records, classes {len(confidential)}."
@@ -234,7 +235,7 @@ def _as_codes(values: ArrayLike, name: str) -> IntArray:
 
 
 def _name(names: Sequence[str], kind: str, width: int) -> list[str]:
-    if names and len(names) != width:
+    if len(names) not in (0, width):
         problem = f"{len(names)} names for {width} {kind} columns."
         raise InputError(problem, remedy="Name each column once.")
     return list(names) or [f"{kind}_{j}" for j in range(width)]

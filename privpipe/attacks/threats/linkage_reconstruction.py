@@ -17,6 +17,7 @@ from privpipe.attacks.statistics import intervals
 from privpipe.attacks.statistics.intervals import Confidence, Interval
 from privpipe.attacks.statistics.splits import RecordSplit, draw_split
 from privpipe.errors import InputError
+from privpipe.numerics.finite import as_reals
 from privpipe.protocols import ArrayLike, FloatArray, IntArray
 
 MOST_RECORDS = 20_000
@@ -118,7 +119,7 @@ def measure_linkage(
     >>> measure_linkage(raw, raw).strongest.top_1.estimate
     1.0
     """
-    x, z, rows = draw_pairs(raw, released, options)
+    x, z, rows = draw_pairs(raw, released, groups, options)
     half = len(rows) // 2
     probes = rows[half:][:MOST_PROBES]
     at = np.arange(half, half + len(probes))
@@ -141,7 +142,7 @@ def measure_linkage(
 
 
 def draw_pairs(
-    raw: ArrayLike, released: ArrayLike, options: AttackOptions
+    raw: ArrayLike, released: ArrayLike, groups: ArrayLike | None, options: AttackOptions
 ) -> tuple[FloatArray, FloatArray, IntArray]:
     """Raw and released records as arrays, and a bounded sample of their rows in random order.
 
@@ -150,10 +151,12 @@ def draw_pairs(
     InputError
         If there are fewer than 20 pairs, or not as many of both.
     """
-    x, z = np.asarray(raw), np.asarray(released)
-    if len(x) != len(z) or len(x) < 20:
-        problem = f"raw has {len(x)} records, released {len(z)}."
-        raise InputError(problem, remedy="Give at least 20 pairs, row by row.")
+    AttackOptions.check(options)
+    x, z = as_reals(raw, "raw"), as_reals(released, "released")
+    of_groups = x.shape[:1] if groups is None else np.shape(groups)
+    if (x.ndim, z.ndim) != (2, 2) or not len(x) == len(z) >= 20 or of_groups != x.shape[:1]:
+        problem = f"raw has shape {x.shape}, released {z.shape}, groups {of_groups}."
+        raise InputError(problem, remedy="Give at least 20 pairs, row by row, and a group of each.")
     # Both matrices of the sample fit their bound in double precision.
     fits = max(options.max_bytes // (8 * max(int(x.shape[-1]), int(z.shape[-1]), 1)), 20)
     order = np.random.default_rng(options.seed).permutation(len(x))
@@ -313,7 +316,7 @@ def measure_reconstruction(
     >>> round(report.strongest.column_r2[0], 2), report.strongest.column_r2[3] < 0.1
     (1.0, True)
     """
-    x, z, order = draw_pairs(raw, released, options)
+    x, z, order = draw_pairs(raw, released, groups, options)
     rows, seed = np.sort(order), options.seed
     who = None if groups is None else np.unique(np.asarray(groups)[rows], return_inverse=True)[1]
     # All columns, and not their coordinates: a column that others determine is rebuilt, too.

@@ -10,6 +10,7 @@ from privpipe.attacks.adversaries.attack_options import USUAL, AttackOptions
 from privpipe.attacks.statistics import intervals, roc
 from privpipe.attacks.statistics.intervals import Confidence, Interval
 from privpipe.errors import InputError
+from privpipe.numerics.finite import as_reals
 from privpipe.protocols import ArrayLike, FloatArray
 
 
@@ -89,7 +90,8 @@ def measure_membership(
     >>> report.area.estimate > 0.95
     True
     """
-    inside, outside = (np.asarray(a, np.float64).ravel() for a in (members, others))
+    AttackOptions.check(options)
+    inside, outside = as_reals(members, "members").ravel(), as_reals(others, "others").ravel()
     for name, values in (("members", inside), ("others", outside)):
         if len(values) < 10 or not np.isfinite(values).all():
             problem = f"{name} has {len(values)} values, {(~np.isfinite(values)).sum()} not finite."

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 import dask
 from distributed import Client, Nanny, Security, SpecCluster, TimeoutError, WorkerPlugin
 
-from privpipe.cluster.workers import certificates, progress
+from privpipe.cluster.workers import certificates, processes, progress
 from privpipe.cluster.workers import dashboard as dashboards
 from privpipe.cluster.workers.processes import SETTINGS, prepare_forking, start_managed, trim_names
 from privpipe.errors import ClusterError, OptionError
@@ -206,6 +206,7 @@ def _start_cluster(options: ClusterOptions, scratch: str) -> Iterator[SpecCluste
     # set up the root's before: everything would be on the user's terminal.
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     with (
+        processes.restoring_environment(),
         dask.config.set(link | prepare_forking()),
         SpecCluster(
             scheduler=scheduler,

@@ -84,6 +84,19 @@ def prepare_forking() -> dict[str, Any]:
     return settings
 
 
+@contextmanager
+def restoring_environment() -> Iterator[None]:
+    """Take back what a nanny sets in its own process, which is this one, for its worker's."""
+    names = *WORKER_ENVIRONMENT, "PYTHONHASHSEED"
+    before = {name: os.environ[name] for name in names if name in os.environ}
+    try:
+        yield
+    finally:
+        for name in names:
+            os.environ.pop(name, None)
+        os.environ.update(before)
+
+
 def describe_configuration(folder: str) -> dict[str, Any]:
     """Dask's configuration with the certificates of a folder."""
     text = Path(__file__).with_name("dask.yaml").read_text("utf-8")

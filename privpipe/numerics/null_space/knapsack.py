@@ -21,7 +21,8 @@ more, so that such records are withheld. Beyond them up to 2.5 times the budget 
 
 def check_budget(budget: float) -> None:
     """Raise OptionError unless `budget` is 0 or a number from `SMALLEST` to `LARGEST`."""
-    is_number = np.asarray(budget).dtype.kind in "iuf"  # a caller may hand over a text
+    # A caller may hand over a text, or a list.
+    is_number = not np.iterable(budget) and np.asarray(budget).dtype.kind in "iuf"
     if not is_number or not (budget == 0 or SMALLEST <= budget <= LARGEST):
         remedy = f"Use 0 or a number from {SMALLEST:g} to {LARGEST:g} (squared units)."
         raise OptionError(f"utility_budget is {budget!r}.", remedy=remedy, code="budget")

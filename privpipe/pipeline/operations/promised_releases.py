@@ -8,9 +8,9 @@ run. Prefect's server, where it answers, says what still waits.
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
@@ -30,9 +30,12 @@ from privpipe.store.collections.growing_collection import read_partitions
 from privpipe.store.keyring.account import find_account
 from privpipe.store.releases.incremental_release import PrivateLedger, read_incremental
 
-Outcome = Literal["made", "waiting", "refused", "failed", "missing"]
+Outcome = Literal["made", "waiting", "refused", "failed", "missing", "waived"]
 GAPS: tuple[Outcome, ...] = ("refused", "failed", "missing")
 """Outcomes that are no release, and will be none by themselves."""
+
+GONE = "its configuration is gone"
+"""Why a release is missing of which no place is known."""
 
 GRACE = timedelta(hours=1)
 """After a release is due, while no run has left a trace."""
@@ -54,16 +57,24 @@ class Promised:
     outcome: Outcome
     reason: str = ""
 
+    def describe(self) -> dict[str, str]:
+        """For machines."""
+        return {**vars(self), "time": self.time.isoformat()}
+
 
 def _ledger(name: str) -> str:
     return join(find_account() + ".promises", f"{name}.json")
 
 
-def read_ledger(name: str) -> list[dict[str, Any]]:
-    """What was promised of a deployment, the oldest first; empty where nothing was."""
+def read_ledger(name: str, part: str = "promises") -> list[dict[str, Any]]:
+    """What was promised of a deployment, the oldest first; empty where nothing was.
+
+    The part "waived" has releases that will not be made: logical time, outcome, and when that was
+    noted.
+    """
     try:
         with fsspec.open(_ledger(name)) as file:
-            return list(json.load(file)["promises"])
+            return list({"waived": [], **json.load(file)}[part])
     except FileNotFoundError:
         return []
     except (ValueError, KeyError, TypeError):
@@ -80,8 +91,18 @@ def note_promises(deployments: Sequence[Deployment], now: datetime) -> None:
         promise = {"config": str(Path(one.config).absolute()), "schedules": active}
         if (known or active) and (not known or {**known[-1], **promise} != known[-1]):
             known.append({"since": now.isoformat(), **promise})
-            content = {"format_version": 1, "promises": known}
-            write_file(_ledger(one.name), json.dumps(content, indent=1))
+            _write(one.name, promises=known)
+
+
+def note_waived(name: str, gaps: Sequence[Promised], now: datetime) -> None:
+    """Write down which releases will not be made."""
+    added = [one.describe() | {"noted": now.isoformat()} for one in gaps]
+    _write(name, waived=read_ledger(name, "waived") + added)
+
+
+def _write(name: str, **changed: Any) -> None:
+    content = {part: read_ledger(name, part) for part in ("promises", "waived")} | changed
+    write_file(_ledger(name), json.dumps({"format_version": 1, **content}, indent=1))
 
 
 def list_due(name: str, since: datetime | None, now: datetime) -> list[tuple[datetime, str]]:
@@ -121,7 +142,10 @@ def _list_times(cron: str, zone: str, begin: datetime, end: datetime) -> Iterato
 
 
 def judge_promises(
-    due: Sequence[tuple[datetime, str]], waiting: Mapping[datetime, str], now: datetime
+    due: Sequence[tuple[datetime, str]],
+    waiting: Mapping[datetime, str],
+    now: datetime,
+    waived: Collection[datetime] = (),
 ) -> Iterator[Promised]:
     """What became of each.
 
@@ -132,12 +156,17 @@ def judge_promises(
     waiting
         Logical times for which Prefect's server has a run that has not ended, with its state.
     now
+    waived
+        Logical times of releases that will not be made.
     """
     by_config = dict[str, list[datetime]]()
     for time, path in due:
         by_config.setdefault(path, []).append(time)
     found = list[Promised]()
     for path, times in by_config.items():
+        if not Path(path).exists():  # who removed a deployment may have removed its file
+            found += [Promised(time, "missing", GONE) for time in times]
+            continue
         options = configuration_file.read_pattern(path)
         if options.release.incremental:
             found += judge_partitions(options, times[-1])
@@ -146,7 +175,9 @@ def judge_promises(
         # At one place for all times there is one release, and the newest time says whether it is.
         some = times if configuration_file.PLACE in pattern else times[-1:]
         found += [_judge(pattern, time, waiting, now) for time in some]
-    yield from sorted(found, key=lambda one: one.time)
+    for one in sorted(found, key=lambda one: one.time):
+        is_waived = one.outcome in GAPS and one.time in waived
+        yield replace(one, outcome="waived") if is_waived else one
 
 
 def _judge(

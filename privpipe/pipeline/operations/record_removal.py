@@ -192,7 +192,7 @@ def _find_column(
         return (lambda start, stop: collection.read(FEATURES, start, stop)[:, j]), stored
     if name not in names:
         known = [*names, *schema.feature_names]
-        problem = f"The collection has no variable or feature {name!r}{suggest(name, known)}."
+        problem = f"The collection has no variable or feature {name!r}{suggest(name, known)}"
         remedy = "`privpipe inspect` lists its variables."
         raise OptionError(problem, remedy=remedy, code="missing-variable")
     categories = names[name].categories

@@ -227,7 +227,7 @@ def _check_released(run: Run) -> None:
     # Where profiles that the fit has not seen are refused, so are categories; nor is any nearest
     # to a value of `by`, for which there is no map.
     if unknown and (getattr(run.options.method, "unseen", "refuse") == "refuse" or by in unknown):
-        why = f"is {by!r}, in [method] by" if by in unknown else 'unseen is "refuse"'
+        why = f"by is {by!r}" if by in unknown else 'unseen is "refuse"'
         problem = f"{say('unknown', found=unknown)} [method] {why}."
         remedy = 'Train on records that have them; of attributes, unseen may be "nearest".'
         raise InputError(problem, remedy=remedy, code="schema-drift")

@@ -79,6 +79,8 @@ def picture_trial(trial: TrialRecords, configured: Rung | None = None) -> list[d
             mine = {one.key: one for one in rung.outlooks if one.target == name} if rung else {}
             limits |= {key: f"{one.allowed:g}" for key, one in mine.items()}
             said = {key: f"{one.gain:.2f}, at most {one.upper:.2f}" for key, one in mine.items()}
+            # Where no class is compared with another, as of a few records, nothing is a number.
+            said = {key: text.replace("nan, at most nan", "too few") for key, text in said.items()}
             rows += [_as_row(name, view, said)] if mine else []
         rows.append(_as_row(name, "allowed", limits))
     return rows

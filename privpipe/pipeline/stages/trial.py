@@ -297,7 +297,7 @@ class TrialRecords:
         except (PrivpipeError, ValueError, TypeError) as error:
             # A message of ours holds no value of a record; of others nothing is said.
             known = error.message if isinstance(error, PrivpipeError) else type(error).__name__
-            return Rung(method, standardise, failed=known)
+            return Rung(method, standardise, failed=known.rstrip("."))  # a part of a sentence
 
     def as_read_by(self, method: MethodOptions) -> "TrialRecords":
         """The same records as a method reads them: of attributes, their indicators."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from privpipe.errors import InputError, OptionError
+from privpipe.numerics.finite import as_reals
 from privpipe.numerics.mapping.problem import programme
 from privpipe.protocols import AnyArray, ArrayLike, FloatArray, IntArray
 
@@ -130,7 +131,7 @@ def _choose_unit(problem: programme.MappingProblem) -> float:
 
 
 def _check_joint(joint: ArrayLike) -> FloatArray:
-    p = np.asarray(joint, dtype=np.float64)
+    p = as_reals(joint, "joint").astype(np.float64)
     if p.ndim != 2 or p.size == 0:
         problem = f"joint has shape {p.shape}."
         raise InputError(problem, remedy="Give probabilities (n_private, n_symbols).")

@@ -64,7 +64,7 @@ class MinimaxOptions(adversary_rounds.FilterTraining):
     iterations, six at most, are from the targets' own filter, from ends with a larger ridge, from
     closed forms, and from random filters. Of 1,000 records or more each of these leaves out a
     fifth. The one whose Phi is least on all, those that it left out included, resumes with all, for
-    the iterations that are left; the lower end counts. Default: four for at most 50,000 numbers
+    the iterations that are left; the lower end counts. Default: six for at most 50,000 numbers
     against logistic adversaries, unless start or an earlier filter is given; one otherwise."""
 
     @property
@@ -180,7 +180,7 @@ def fit_minimax_filter(
         return start
 
     is_small = earlier is None and moments.count * len(moments.mean) <= SMALL
-    n_starts = options.starts or (FOUR if is_small and options.may_choose_starts else 1)
+    n_starts = options.starts or (SIX if is_small and options.may_choose_starts else 1)
     listed = _list_starts(options, reduced, n_starts)
     first = begin(*listed[0]) if earlier is None else _resume(earlier, family, centre)
     starts = [first, *(begin(*one) for one in listed[1:])]
@@ -257,7 +257,7 @@ JUDGES = 200
 
 SHORT, FEWEST, LONGEST = 3, 3, 6
 """What divides the iterations of descents of which one resumes; the fewest and most of them."""
-FOUR, SMALL = 4, 50_000
+SIX, SMALL = 6, 50_000
 """Starts where none are set and records times features are so many at most: a second or two."""
 SMOOTH = (1e-3, 1e-3, 1e-2)
 """Ridges of descents that only lead to a start: from the first, of the targets, a random one."""

@@ -8,6 +8,7 @@ its object from a thread; a holder that dies stops renewing, so a kill never nee
 
 import ctypes
 import json
+import math
 import os
 import secrets
 import threading
@@ -162,10 +163,10 @@ def _check_clock(work_url: str, number: int) -> None:
     )
 
 
-def is_leased(work_url: str) -> bool:
-    """Whether somebody holds the lease of a workspace at this moment."""
+def find_left(work_url: str) -> float:
+    """Seconds until the lease of a workspace ends; less than 0 where no one holds it."""
     number = _newest(work_url)
-    return number is not None and not _has_expired(_place(work_url, number))
+    return -math.inf if number is None else _left(_place(work_url, number))
 
 
 def _give_back(work_url: str, number: int) -> None:
@@ -200,13 +201,18 @@ def _place(work_url: str, number: int) -> str:
 
 def _has_expired(url: str) -> bool:
     """Whether a lease has run out; one given back this moment has not, one unreadable has."""
+    return _left(url) < 0
+
+
+def _left(url: str) -> float:
+    """Seconds until a lease ends, less than 0 of one that has, and of one unreadable."""
     file_system, path = fsspec.core.url_to_fs(url)
     try:
-        return float(json.loads(file_system.cat_file(path))["expires"]) < time.time()
-    except FileNotFoundError:
-        return False
+        return float(json.loads(file_system.cat_file(path))["expires"]) - time.time()
+    except FileNotFoundError:  # given back this moment
+        return math.inf
     except (ValueError, TypeError, KeyError):
-        return True
+        return -math.inf
 
 
 def _make_lease(holder: str, seconds: float) -> bytes:

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from privpipe.errors import FormatError, OptionError, StoreError
 from privpipe.store.access import objects
-from privpipe.store.access.lease import LEASES, hold_lease, is_leased
+from privpipe.store.access.lease import LEASES, find_left, hold_lease
 from privpipe.store.access.location import MOST_NAME_BYTES, join, local_path, shown
 from privpipe.store.access.objects import flush
 
@@ -208,7 +208,7 @@ def is_held(url: str) -> bool:
     """Whether a run owns the workspace at this moment."""
     path = local_path(workspace_url(url))
     if path is None:
-        return is_leased(workspace_url(url))
+        return find_left(workspace_url(url)) >= 0
     try:
         lock = os.open(os.path.join(path, LOCK), os.O_RDWR | os.O_NOFOLLOW)
     except OSError:  # there is none, or no lock of ours

@@ -13,6 +13,7 @@ version before the chain) counts as any other, and the next link holds it.
 
 import hashlib
 import json
+import os
 import re
 import secrets
 from collections.abc import Iterator, Mapping
@@ -25,7 +26,7 @@ from typing import Any, Literal
 import fsspec
 
 from privpipe.errors import FormatError, PrivpipeError, StoreError
-from privpipe.store.access.location import explain_unreachable, join, shown
+from privpipe.store.access.location import explain_unreachable, join, local_path, shown
 from privpipe.store.access.objects import create_object, list_keys, open_store, read_many
 
 Kind = Literal["charge", "release", "attempt", "refusal", "approval", "withdrawal", "erasure"]
@@ -248,6 +249,18 @@ def read_numbered(account: str, folder: str) -> dict[str, bytes]:
 def list_account(account: str, prefix: str = "") -> list[str]:
     """Names of all objects of an account; errors: see `read_objects`."""
     with reaching(account):
+        # A walk passes over a file, and over a folder that it may not read: as of an account to
+        # which nothing was ever charged.
+        try:
+            if (path := local_path(account)) is not None:
+                os.scandir(os.path.join(path, prefix)).close()
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            why = os.strerror(error.errno or 0).lower()
+            problem = f"The account {shown(account)} is no folder that can be read ({why})."
+            remedy = "Name a folder, there or not yet, in PRIVPIPE_ACCOUNT or [privacy] account."
+            raise StoreError(problem, remedy=remedy, code="refused") from None
         # Listed each time: a client of buckets believes for ever what it once listed.
         keys = list_keys(open_store(account, read_only=True), prefix)
         if not keys:

@@ -5,6 +5,7 @@ left out. What a release of another tool means is for its attackers to find.
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,7 +17,7 @@ from privpipe.store.access.location import shown
 BATCH_ROWS = 2**16
 """Rows that are in memory at once."""
 
-FORMAT_OF = {".csv": "csv", ".parquet": "parquet", ".pq": "parquet", ".zarr": "zarr"}
+FORMAT_OF = {".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".pq": "parquet", ".zarr": "zarr"}
 
 
 def read_table(url: str) -> Iterator[pd.DataFrame]:
@@ -25,7 +26,7 @@ def read_table(url: str) -> Iterator[pd.DataFrame]:
     Parameters
     ----------
     url
-        Path or fsspec URL of a .csv file, a .parquet file or folder, or a Zarr group.
+        Path or fsspec URL of a .csv or .tsv file, a .parquet file or folder, or a Zarr group.
 
     Raises
     ------
@@ -56,12 +57,32 @@ def _read_arrow(path: str, kind: str) -> Iterator[pd.DataFrame]:
         raise explain_missing(error) from None
 
     system, place = fsspec.core.url_to_fs(path)
-    found = datasets.dataset(place, format=kind, filesystem=system)
+    how = _find_csv(system, place) if kind == "csv" and system.isfile(place) else kind
+    found = datasets.dataset(place, format=how, filesystem=system)
     # With threads Arrow decodes as fast as it can, whoever waits for it: half a GB and more.
     slow = {"use_threads": False, "batch_readahead": 1, "fragment_readahead": 1}
     for batch in found.to_batches(batch_size=BATCH_ROWS, **slow):
         flat = [one.name for one in batch.schema if not is_nested(one.type)]
         yield batch.select(flat).to_pandas()
+
+
+def _find_csv(system: Any, place: str) -> Any:
+    """How a file is written: where its names hold no comma, semicolons or tabs may separate them.
+
+    Spreadsheets of many countries write it so, most with a comma in numbers.
+    """
+    import pyarrow.csv as pc
+    from pyarrow.dataset import CsvFileFormat
+
+    from privpipe.store.sources.reading.dialect import HEAD_BYTES, find_number_signs, read_cells
+
+    with system.open(place) as file:
+        head = file.read(HEAD_BYTES).decode(errors="replace")
+    names = head.partition("\n")[0]
+    delimiter = next((mark for mark in ";\t" if mark in names and "," not in names), ",")
+    decimal, _ = find_number_signs(read_cells(head, delimiter, 2_000)[1:], delimiter)
+    converted = pc.ConvertOptions(decimal_point=decimal)
+    return CsvFileFormat(pc.ParseOptions(delimiter=delimiter), convert_options=converted)
 
 
 def _read_zarr(path: str) -> Iterator[pd.DataFrame]:

@@ -14,7 +14,12 @@ from privpipe.attacks.adversaries.auxiliary import Auxiliary
 from privpipe.attacks.statistics.exposure import measure_exposures
 from privpipe.attacks.statistics.intervals import Confidence, Interval, measure_hits_interval
 from privpipe.attacks.statistics.roc import orient_ranking
-from privpipe.attacks.statistics.scores import Score, measure_class_scores, measure_number_scores
+from privpipe.attacks.statistics.scores import (
+    Score,
+    ScoredAgainst,
+    measure_class_scores,
+    measure_number_scores,
+)
 from privpipe.attacks.threats.inference import measure_attacks
 from privpipe.attacks.threats.verdicts.detectable_effect import count_compared
 from privpipe.attacks.threats.verdicts.judgement import LeftOut, decide_variables
@@ -274,6 +279,23 @@ def test_decide_variables__says_why_with_every_figure() -> None:
     left_out = decide_variables([], options, [LeftOut("c", "too rare.")])
     assert left_out[0].verdict == "unproven"
     assert "too rare" in left_out[0].reason
+
+
+def test_decide_variables__of_folds_of_one_class_each_names_no_rate() -> None:
+    """A true-positive rate was "nan" there, in one of 123 audits, in a sentence of the report."""
+    truth, said = np.arange(100) % 2, np.random.default_rng(0).normal(size=100)
+    scores = measure_class_scores(
+        truth, (np.column_stack([-said, said]),) * 2, 0, reference=ScoredAgainst(folds=truth)
+    )
+    assert {one.name for one in scores if np.isnan(one.interval.estimate)} > {"tpr_at_0.01"}
+    outcome = AttackOutcome(Attack("v", "classes", "released", "a"), "measured", scores=scores)
+    for score in scores:  # whichever decides
+        options = AttackOptions(decides=(score.name,))
+        [found] = decide_variables([outcome], options, n_records=100)
+        assert "nan" not in found.reason
+        if np.isnan(score.interval.estimate):
+            assert found.verdict == "unknown"
+            assert "of some class too few records are held out to compare any" in found.reason
 
 
 def test_plan_levels__keeps_few_steps_and_at_takes_a_stricter_one() -> None:

@@ -59,8 +59,11 @@ def test_connect__forks_workers_that_share_modules_alone(monkeypatch: pytest.Mon
 
 def test_connect__nobody_else_reaches_the_fork_server() -> None:
     """Whoever speaks to it runs code (CVE-2022-42919): its socket lies where no one else can go."""
+    before = dict(os.environ)
     with connect(ClusterOptions(workers=1, dashboard="127.0.0.1:0")) as client:
         [parent] = client.run(os.getppid).values()
+    # A nanny sets PYTHONSAFEPATH and threads here: what this process started later had them, too.
+    assert dict(os.environ) == before
     names = {one.laddr for one in psutil.Process(parent).net_connections("unix") if one.laddr}
     assert names
     for name in names:

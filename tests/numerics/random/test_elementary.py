@@ -6,7 +6,6 @@ import math
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import mpmath
 import numpy as np
@@ -69,8 +68,6 @@ def test_draws__same_bits_without_vector_instructions(tmp_path):
     digests = set()
     for extra in ({}, plain):
         environment = {**os.environ, **extra, "NUMBA_CACHE_DIR": str(tmp_path / str(len(extra)))}
-        # A local cluster before this one leaves PYTHONSAFEPATH, and `flows` is not installed.
-        environment["PYTHONPATH"] = str(Path(__file__).parents[3])
         run = subprocess.run(
             [sys.executable, "-c", DIGEST],
             env=environment,

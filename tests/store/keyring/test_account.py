@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -168,6 +169,31 @@ def test_account_command__of_a_place_where_nothing_is(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_account__that_is_a_file_or_cannot_be_read_is_no_empty_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing was ever charged there, it was said; a folder within it may be the one."""
+    (tmp_path / "file").touch()
+    charge = Charge("p", "a", 1.0, 0.0, "record")
+    with pytest.raises(
+        StoreError, match=r"file.* is no folder that can be read \(not a directory\)"
+    ):
+        account_command(str(tmp_path / "file"))
+    with pytest.raises(StoreError, match="PRIVPIPE_ACCOUNT"):
+        Account(str(tmp_path / "file")).reserve([charge], "r", None)
+    account, scan = Account(str(tmp_path / "account")), os.scandir
+    account.reserve([charge], "r", None)
+
+    def refuse(path: str) -> object:  # as to others than root, who runs tests
+        if path.endswith("account/p/"):
+            raise PermissionError(errno.EACCES, "no")
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(StoreError, match=r"no folder that can be read \(permission denied\)"):
+        account.read("p")
+
+
 def test_account_command__says_as_many_as_a_run_allows(tmp_path: Path) -> None:
     """Without a delta a run adds epsilons up; composed it was said that 36 more fit, not 28."""
 
@@ -250,7 +276,7 @@ def test_read__a_damaged_account_stops_everything(tmp_path: Path, harm: str) -> 
 
 def test_reserve__an_account_that_cannot_be_reached_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="refused: not a directory"):
+    with pytest.raises(StoreError, match=r"read \(not a directory\)"):
         Account(str(tmp_path / "file" / "account")).reserve([charge()], "r", None)
 
 

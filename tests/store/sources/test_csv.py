@@ -32,6 +32,7 @@ def ingest_text(tmp_path, text, name="t.csv", **layout):
     [
         ("a,b\n1,2\n3,secret\n", r"holds text in b", "text-feature"),
         ("a,b\n1,2\n3,4\n5\n", r"row 4 has 1 cells instead of 2", "ragged"),
+        ("a;b\n1,5;2\n", "another sign separates all cells", "ragged"),
         ("a,b\n1,2\n3,77777,5\n", r"row 3 has 3 cells instead of 2", "ragged"),
         ("a,b,a\n1,2,3\n", r"several columns named a", "duplicate-names"),
         ("", "is empty", "empty"),

@@ -302,6 +302,8 @@ def _explain(case: _Case, verdict: results.Verdict, best: _Found | None, needed:
             return results.REASONS["no_gain"].format(case=case)
         limits = say_limits(score.gain_lower, score.gain_upper, allowed)
         gain = results.REASONS["gain"].format(gain=score.gain, limits=limits)
+    elif math.isnan(score.interval.estimate):
+        return results.REASONS["too_few"].format(case=case)
     text = results.REASONS["judged"].format(
         case=case,
         verdict="leaks" if verdict == "leaks" else f"is {verdict}",

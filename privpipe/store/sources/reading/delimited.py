@@ -263,7 +263,9 @@ class DelimitedText:
             row, expected, found_cells = ragged.groups()
             return InputError(
                 f"{self._place(row)} has {found_cells} cells instead of {expected}.",
-                remedy="Fix the row; a cell that holds the delimiter must be quoted.",
+                remedy="Fix the row; a cell that holds the delimiter must be quoted."
+                + " If another sign separates all cells, give it with --delimiter."
+                * (expected == "1"),
                 code="ragged",
                 details=self._list_ragged(int(expected)),
             )

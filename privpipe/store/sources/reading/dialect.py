@@ -180,7 +180,7 @@ def sniff_dialect(
     # No single row of the text holds the names as they are to be.
     is_named = n_names != 1 or has_row_names or (trim and any(n != n.strip() for n in names))
     skipped = first + n_names if is_named else first
-    decimal, thousands = _find_number_signs(rows[first + n_names :], delimiter)
+    decimal, thousands = find_number_signs(rows[first + n_names :], delimiter)
     dialect = source.Dialect(
         encoding=encoding,
         decimal=decimal,
@@ -260,7 +260,7 @@ def _counts(names: list[str]) -> bool:
     return any(names == [str(k + j) for j in range(len(names))] for k in (0, 1))
 
 
-def _find_number_signs(rows: list[tuple[int, list[str]]], delimiter: str) -> tuple[str, str]:
+def find_number_signs(rows: list[tuple[int, list[str]]], delimiter: str) -> tuple[str, str]:
     """Decimal and thousands sign: what most cells show that show only one of the two."""
     cells = [_bare(cell) for _, row in rows for cell in row]
     # 1.234 alone may be either; by itself it is decided by the cells that are not ambiguous.

@@ -143,7 +143,7 @@ def _find_features(arrays: Mapping[str, NamedArray], layout: SourceLayout, url: 
     name = next(iter(layout.features or [n for n in FEATURE_NAMES if n in arrays]), None)
     if name is None or name not in arrays:
         what = f"{name!r}" if name else f"any of {', '.join(FEATURE_NAMES)}"
-        problem = f"{shown(url)} has no array {what}{suggest(name or '', arrays)}."
+        problem = f"{shown(url)} has no array {what}{suggest(name or '', arrays)}"
         remedy = f"Name one with --features; it has: {', '.join(arrays) or 'none'}."
         raise InputError(problem, remedy=remedy, code="missing-variable")
     shape, dtype = arrays[name].shape, arrays[name].dtype

@@ -291,7 +291,7 @@ def _check_known(names: Iterable[str], known: Mapping[str, source.TableColumn], 
     for name in names:
         if name not in known:
             raise OptionError(
-                f"{where} has no column {name!r}{suggest(name, named)}.",
+                f"{where} has no column {name!r}{suggest(name, named)}",
                 remedy=f"It has: {list_names(named)}."
                 if named
                 else "Its first row may be a record, so that it is not shown here. Put the names "
@@ -329,7 +329,8 @@ def _check_features(
         problems.append(f"text in {list_names([c.label for c in texts])}{first}")
         remedies.append(
             "Make text features of 0 and 1 with --one-hot, or a variable with --labels or "
-            "--categorical. --drop leaves it out; --missing names a missing value."
+            "--categorical. --drop leaves it out; --missing names a missing value. "
+            "A decimal comma is for a schema, which is written where columns are named by none."
         )
     if dates:
         named = ",".join(column.label for column in dates)
