@@ -17,6 +17,7 @@ from privpipe.attacks.statistics import intervals
 from privpipe.attacks.statistics.intervals import Confidence, Interval
 from privpipe.attacks.statistics.splits import RecordSplit, draw_split
 from privpipe.errors import InputError
+from privpipe.numerics.finite import bring_near
 from privpipe.protocols import ArrayLike, FloatArray, IntArray
 
 MOST_RECORDS = 20_000
@@ -150,7 +151,7 @@ def draw_pairs(
     InputError
         If there are fewer than 20 pairs, or not as many of both.
     """
-    x, z = np.asarray(raw), np.asarray(released)
+    x, z = (bring_near(np.asarray(one)) for one in (raw, released))
     if len(x) != len(z) or len(x) < 20:
         problem = f"raw has {len(x)} records, released {len(z)}."
         raise InputError(problem, remedy="Give at least 20 pairs, row by row.")
