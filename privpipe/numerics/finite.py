@@ -8,6 +8,9 @@ import numpy as np
 from privpipe.errors import InputError
 from privpipe.protocols import AnyArray, BoolArray
 
+MOST_BINARY = 430
+"""Binary digits before or after the point, at which squares of deviations are in range."""
+
 
 def find_finite_rows(x: AnyArray) -> BoolArray:
     """Which rows hold finite numbers only, (n_rows,).
@@ -33,6 +36,19 @@ def find_finite_rows(x: AnyArray) -> BoolArray:
     doubtful = np.flatnonzero(~finite)
     finite[doubtful] = np.isfinite(x[doubtful]).all(axis=1)
     return finite
+
+
+def bring_near(x: AnyArray) -> AnyArray:
+    """Columns whose squares float64 does not hold, times a power of two; all others as they are.
+
+    >>> bring_near(np.array([[1.0, 1e-300], [3.0, 2e-300]])).round(3).tolist()
+    [[1.0, 0.335], [3.0, 0.67]]
+    """
+    if x.dtype != np.float64:
+        return x
+    size = np.frexp(np.abs(x).max(axis=0, initial=0.0))[1]
+    far = np.abs(size) > MOST_BINARY
+    return np.ldexp(x, np.where(far, -size, 0)) if far.any() else x
 
 
 def find_empty_rows(x: AnyArray) -> BoolArray:

@@ -74,7 +74,13 @@ class CoMoments:
         z -= shift
         if weights is not None:
             z *= np.sqrt(weights)[:, None]
-        return cls(total, anchor + shift, z.T @ z)
+        with np.errstate(over="ignore", invalid="ignore"):
+            scatter = z.T @ z
+        if not np.isfinite(np.diag(scatter)).all() and np.isfinite(z).all():
+            problem = "Squares of a column are beyond float64."
+            remedy = "Divide columns of more than 1e150 by a number, or leave them out."
+            raise InputError(problem, remedy=remedy, code="nonfinite")
+        return cls(total, anchor + shift, scatter)
 
     @classmethod
     def empty(cls, n_columns: int) -> "CoMoments":

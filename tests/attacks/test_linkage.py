@@ -64,6 +64,14 @@ def test_measure_linkage__is_certain_for_the_identity_and_for_any_rotation(raw) 
     assert found.strongest.top_10.lower > 0.5
 
 
+@pytest.mark.parametrize("unit", [1e-165, 1e200])
+def test_measure_linkage__and_reconstruction_see_a_release_in_any_unit(raw, unit) -> None:
+    """Copies times 1e-165 were found by chance only: their columns were taken for constants."""
+    for one, other in ((raw, unit * raw), (unit * raw, raw)):
+        assert measure_linkage(one, other).strongest.top_1.estimate == 1.0
+        assert min(measure_reconstruction(one, other).strongest.column_r2) > 0.99
+
+
 def test_measure_linkage__is_chance_for_unrelated_and_for_constant_releases(raw) -> None:
     for released in (np.random.default_rng(3).normal(size=(600, 8)), np.full((600, 8), 2.0)):
         report = measure_linkage(raw, released)

@@ -116,7 +116,9 @@ def measure_hits_interval(hits: BoolArray, confidence: Confidence = USUAL) -> In
 
     Of groups the number of trials is replaced by the number of independent trials that would have
     the variance seen between groups, never more than the trials there are, and the normal quantile
-    by Student's with one degree of freedom less than there are groups, see `count_even`.
+    by Student's with one degree of freedom less than there are groups, see `count_even`. That
+    covers groups of very different sizes. Where groups are all hits or none, and only a few of 5 to
+    20 have any, limits at 95 % miss .1 of proportions.
 
     Parameters
     ----------
@@ -290,7 +292,16 @@ def _count_effective(hits: FloatArray, sizes: FloatArray) -> tuple[float, float]
     departure = hits - p * sizes
     # The linearised variance of a ratio of sums over groups.
     variance = n / (n - 1) * float(departure @ departure) / total**2
-    return p, min(p * (1 - p) / variance if variance > 0 else float(n), total)
+    if variance == 0:
+        return p, min(float(n), total)
+    # Nor more than trials of a group are alike, in any group: that variance is one of the few
+    # largest, and where these happen to be near p, limits at 95 % missed .16 of proportions.
+    more = sizes > 1
+    each = hits * (1 - 2 * p) + p**2 * sizes
+    alike = float(((departure**2 - each)[more] / (sizes[more] - 1)).sum())
+    alike = min(1.0, max(0.0, alike / (p * (1 - p) * max(float(sizes[more].sum()), 1.0))))
+    pooled = total / (1 + alike * (float(sizes @ sizes) / total - 1))
+    return p, min(p * (1 - p) / variance, pooled, total)
 
 
 def _find_wilson(p: float, n: float, freedom: float) -> Limits:

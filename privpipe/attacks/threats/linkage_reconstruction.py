@@ -17,7 +17,7 @@ from privpipe.attacks.statistics import intervals
 from privpipe.attacks.statistics.intervals import Confidence, Interval
 from privpipe.attacks.statistics.splits import RecordSplit, draw_split
 from privpipe.errors import InputError
-from privpipe.numerics.finite import as_reals
+from privpipe.numerics.finite import as_reals, bring_near
 from privpipe.protocols import ArrayLike, FloatArray, IntArray
 
 MOST_RECORDS = 20_000
@@ -152,7 +152,7 @@ def draw_pairs(
         If there are fewer than 20 pairs, or not as many of both.
     """
     AttackOptions.check(options)
-    x, z = as_reals(raw, "raw"), as_reals(released, "released")
+    x, z = (bring_near(as_reals(*one)) for one in ((raw, "raw"), (released, "released")))
     of_groups = x.shape[:1] if groups is None else np.shape(groups)
     if (x.ndim, z.ndim) != (2, 2) or not len(x) == len(z) >= 20 or of_groups != x.shape[:1]:
         problem = f"raw has shape {x.shape}, released {z.shape}, groups {of_groups}."

@@ -11,11 +11,11 @@ the score does not reject (`Estimate.find_limits`), and where these have no end 
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from statistics import NormalDist
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+from scipy.special import stdtrit
 
 from privpipe.errors import InputError, OptionError
 from privpipe.protocols import FloatArray
@@ -45,6 +45,8 @@ class Estimate:
         How the squared error depends on the truth: if that is `value` + t, and the other numbers
         move with it as errors of them do, it is error^2 + 2 lean t + growth t^2. Others that move
         by themselves add spill (in units of error^2) for each unit of chi squared.
+    freedom
+        Degrees of freedom of the error: limits use Student's quantile.
     """
 
     name: str
@@ -53,11 +55,12 @@ class Estimate:
     lean: float = 0.0
     growth: float = 0.0
     spill: float = 0.0
+    freedom: float = math.inf
 
     def find_limits(self, level: float) -> tuple[float, float]:
         """Interval that holds the number with this probability.
 
-        It holds every truth at which the difference to `value` is within the normal quantile of
+        It holds every truth at which the difference to `value` is within Student's quantile of
         the error that it would have (Fieller 1954, J. R. Stat. Soc. B 16; Anderson and Rubin
         1949, Ann. Math. Stat. 20). Other coefficients are as they fit best: along a line, and to
         the second order beside it (a subset test: Guggenberger, Kleibergen, Mavroeidis and Chen
@@ -73,7 +76,7 @@ class Estimate:
         >>> round(low, 2), round(high, 2)
         (0.02, 1.98)
         """
-        square = NormalDist().inv_cdf(0.5 + level / 2) ** 2
+        square = float(stdtrit(self.freedom, 0.5 + level / 2)) ** 2
         rest = 1 - square * self.growth
         _check_determined(rest > 0, level)
         middle = square * self.lean
@@ -83,15 +86,20 @@ class Estimate:
     def convert(self, unit: float, origin: float = 0.0) -> "Estimate":
         """The same in other units: `unit` times the number, plus `origin`."""
         value, spill = self.value * unit + origin, self.spill * unit**2
-        return Estimate(self.name, value, self.error * unit, self.lean * unit, self.growth, spill)
+        error, lean = self.error * unit, self.lean * unit
+        return Estimate(self.name, value, error, lean, self.growth, spill, self.freedom)
 
 
 def _list(
-    names: Sequence[str], values: FloatArray, variances: FloatArray, *shape: FloatArray
+    names: Sequence[str],
+    values: FloatArray,
+    variances: FloatArray,
+    *shape: FloatArray,
+    freedom: float = math.inf,
 ) -> list[Estimate]:
     """Estimates; of a regression with lean, growth and spill, refused without limits."""
-    rows = np.transpose([values, np.sqrt(np.maximum(variances, 0.0)), *shape]).tolist()
-    made = [Estimate(name, *row) for name, row in zip(names, rows, strict=True)]
+    rows = [one.tolist() for one in (values, np.sqrt(np.maximum(variances, 0.0)), *shape)]
+    made = [replace(Estimate(*row), freedom=freedom) for row in zip(names, *rows, strict=True)]
     for one in made:
         one.find_limits(LEVEL)
     return made
@@ -117,7 +125,7 @@ def _sum_up(blocks: Blocks) -> tuple[int, FloatArray, FloatArray]:
 def estimate_means(blocks: Blocks, names: Sequence[str]) -> list[Estimate]:
     """Means of columns whose noise has mean 0: its spread is in that of the records."""
     n, mean, covariance = _sum_up(blocks)
-    return _list(names, mean, np.diag(covariance) / n)
+    return _list(names, mean, np.diag(covariance) / (n - 1), freedom=n - 1)
 
 
 def estimate_covariances(blocks: Blocks, names: Sequence[str], noise: FloatArray) -> list[Estimate]:
@@ -135,10 +143,11 @@ def estimate_covariances(blocks: Blocks, names: Sequence[str], noise: FloatArray
         # The mean of squared products of deviations, pair by pair, is one product of squares.
         squares += np.square(block - mean).T @ np.square(block - mean) / n
     rows, columns = np.triu_indices(len(names))
-    variances = (squares - covariance**2)[rows, columns] / n
-    values = (covariance - np.diag(noise))[rows, columns] * n / (n - 1)
+    variances = (squares - covariance**2)[rows, columns] / (n - 1)
+    # The noise is in the deviations: of few records their mean square is less by both.
+    values = (covariance * n / (n - 1) - np.diag(noise))[rows, columns]
     pairs = [f"{names[i]}, {names[j]}" for i, j in np.transpose([rows, columns]).tolist()]
-    return _list(pairs, values, variances)
+    return _list(pairs, values, variances, freedom=n - 1)
 
 
 def estimate_regression(blocks: Blocks, names: Sequence[str], noise: FloatArray) -> list[Estimate]:
@@ -157,6 +166,7 @@ def estimate_regression(blocks: Blocks, names: Sequence[str], noise: FloatArray)
     """
     n, mean, covariance = _sum_up(blocks)
     d = len(names) - 1
+    freedom = n - d - 1
     inner = covariance[:d, :d] - np.diag(noise[:d])
     _check_spread(inner)
     slopes = np.linalg.solve(inner, covariance[:d, d])
@@ -170,16 +180,19 @@ def estimate_regression(blocks: Blocks, names: Sequence[str], noise: FloatArray)
         residual = block[:, d] - mean[d] - moved @ slopes
         # What the noise of the features adds to their product with the residual is taken back.
         each = weights * residual[:, None] + spread @ (noise[:d] * slopes)
-        errors += each.T @ each / n
-        leans -= (each * weights).T @ moved / n
+        errors += each.T @ each / freedom
+        leans -= (each * weights).T @ moved / freedom
     lines = _find_lines(errors)[:, :d]
     middle = np.sum(spread * (lines @ covariance[:d, :d]), axis=1)
     for block in blocks():
         moved = block[:, :d] - mean[:d]
-        growth += np.sum(((moved @ spread.T + plain) * (moved @ lines.T) - middle) ** 2, axis=0) / n
+        along = (moved @ spread.T + plain) * (moved @ lines.T) - middle
+        growth += np.sum(along**2, axis=0) / freedom
     found = np.append(slopes, mean[d] - mean[:d] @ slopes)
     lean, spill = _find_lean(errors / n, leans / n)
-    return _list([*names[:d], "intercept"], found, np.diag(errors) / n, lean, growth / n, spill)
+    shape = lean, growth / n, spill
+    variances = np.diag(errors) / n
+    return _list([*names[:d], "intercept"], found, variances, *shape, freedom=freedom)
 
 
 def _find_lines(errors: FloatArray) -> FloatArray:

@@ -31,6 +31,8 @@ from privpipe.sanitizers.options import MethodOptions, method_options
 
 LARGELY_CLIPPED = 0.05
 
+FARTHEST = 1e150
+
 ANY = "*"
 """Name in ``bound`` of all variables that it does not name."""
 
@@ -215,9 +217,10 @@ def _find_range(bound: Mapping[str, tuple[float, float]], name: str) -> tuple[fl
             code="bound",
         )
     low, high = bound.get(name, bound.get(ANY, (0.0, 0.0)))
-    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+    # Squares of units must be float64.
+    if not (max(abs(low), abs(high)) < FARTHEST and 1 / FARTHEST < high - low):
         problem = f"[method] bound of {name!r} is {low:g} to {high:g}."
-        remedy = "Give a least and a largest value, both finite, the least first."
+        remedy = "Give a least and a largest value, the least first, within 1e150 and 1e-150 apart."
         raise OptionError(problem, remedy=remedy, code="bound")
     return low, high
 

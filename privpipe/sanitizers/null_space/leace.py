@@ -73,6 +73,7 @@ class LeaceEraser(feature_map.FeatureMap):
 
     def map_records(self, records: FloatArray) -> FloatArray:
         """Erase."""
+        records = drop_tiny(records)
         # Two thin products, never an n x n matrix.
         return records - ((records - self.mean) @ self.right) @ self.left.T
 
@@ -120,6 +121,7 @@ def fit_leace_eraser(shards: Shards) -> LeaceEraser:
     """
     arrays.check_shards(shards, products=True)
     schema = shards.schema
+    shards = arrays.ChangedShards(shards, _drop_tiny, schema)
     if not schema.confidential:
         raise InputError(
             "There is no confidential variable to erase.", remedy="Name one in confidential."
@@ -144,6 +146,24 @@ def fit_leace_eraser(shards: Shards) -> LeaceEraser:
         more = erase_unseen(shards, mean, scale, unseen, right)
         left, right = np.hstack([left, more[0]]), np.hstack([right, more[1]])
     return LeaceEraser(mean, left, right)
+
+
+LEAST = 2.0**-430
+"""Of larger values float64 holds the squares of deviations, down to the last digit."""
+
+
+def drop_tiny(records: FloatArray) -> FloatArray:
+    """Records with 0 for what is smaller than `LEAST`, where sums take a class for a constant.
+
+    >>> drop_tiny(np.array([1.0, -1e-163, 0.0]))
+    array([1., 0., 0.])
+    """
+    tiny = (records < LEAST) & (records > -LEAST) & (records != 0)
+    return np.where(tiny, records.dtype.type(0), records) if tiny.any() else records
+
+
+def _drop_tiny(shard: Shard) -> Shard:
+    return replace(shard, features=drop_tiny(shard.features))
 
 
 def erase_unseen(

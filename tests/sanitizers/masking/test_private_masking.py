@@ -56,6 +56,14 @@ def test_fit__makes_the_same_bytes_of_any_chunks() -> None:
     assert np.array_equal(one.make_records().features, other.make_records().features)
 
 
+@pytest.mark.parametrize("bound", [(-1e308, 1e308), (0.0, 1e155), (0.0, 1e-160)])
+def test_fit__refuses_bounds_whose_squares_are_beyond_float64(bound: tuple[float, float]) -> None:
+    """`estimate` of 1e155 ended as an overflow, "a fault of privpipe"."""
+    x, y = make(200)
+    with pytest.raises(OptionError, match=r"bound of .* is "):
+        fit_masking_private(Records(x, desired=y), options(bound={"*": bound}))
+
+
 def test_fit__draws_noise_anew_where_no_key_is_given() -> None:
     x, y = make(4000)  # of few the noisy number is refused now and then
     one, other = (fit_masking_private(Records(x, desired=y), options()) for _ in range(2))

@@ -212,3 +212,18 @@ def test_fit__says_of_which_features_next_to_nothing_is_left():
     x = np.column_stack([x, 3.3 * z + 5])
     with pytest.warns(PrivacyWarning, match="leaves next to nothing of feature_3, and"):
         fit_leace_eraser(Records(x, confidential=z.astype(str)))
+
+
+@pytest.mark.parametrize("scale", [1e-140, 1e-163, 1e-300])
+def test_eraser__erases_columns_whose_squares_are_below_float64(scale):
+    """A column of 1e-163 was taken for a constant, and released as it is."""
+    x, z = make_spans(0.1)
+    x = np.column_stack([x, scale * (z + 0.3 * np.random.default_rng(5).normal(size=len(z)))])
+    released = fit_leace_eraser(Records(x, confidential=z.astype(str))).apply(x)
+    assert np.ptp(released[:, -1]) < 1e-12 * np.ptp(x[:, -1])
+
+
+def test_fit__refuses_columns_whose_squares_are_beyond_float64():
+    x, z = make_spans(0.1)
+    with pytest.raises(InputError, match="Squares of a column are beyond float64"):
+        fit_leace_eraser(Records(1e155 * x, confidential=z.astype(str)))
