@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from privpipe.errors import InputError
+from privpipe.numerics.finite import bring_near
 from privpipe.protocols import ArrayLike, BoolArray, FloatArray, IntArray
 
 _SAMPLE = 4096
@@ -124,7 +125,7 @@ def measure_sizes(x: FloatArray) -> FloatArray:
     sizes : (n_records, 5), in the dtype of `x`
         Norm, norm about the mean, the same of standardised columns, sum, and largest magnitude.
     """
-    wide = x.astype(np.float64)
+    wide = bring_near(x.astype(np.float64))
     # Shells around a point carry a class that no direction sees: five lengths of every record.
     centred = wide - wide.mean(axis=0)
     spread = wide.std(axis=0)
@@ -170,6 +171,7 @@ class _Columns:
 
     @classmethod
     def of(cls, table: FloatArray) -> "_Columns":
+        table = bring_near(table)
         mean = table.mean(axis=0, dtype=np.float64)
         square = np.zeros(table.shape[1])
         for start in range(0, len(table), _ROWS_AT_ONCE):

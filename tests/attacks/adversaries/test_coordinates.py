@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from privpipe.attacks.adversaries.coordinates import measure_coordinates
+from privpipe.attacks.adversaries.coordinates import measure_coordinates, measure_sizes
 from privpipe.errors import InputError
 
 
@@ -36,6 +36,16 @@ def test_measure_coordinates__keeps_a_column_of_tiny_scale_that_leaks(low) -> No
     design = np.column_stack([found.values, np.ones(500)])
     fitted = design @ np.linalg.lstsq(design, secret.astype(float), rcond=None)[0]
     np.testing.assert_allclose(fitted, secret, atol=1e-6)
+
+
+@pytest.mark.parametrize("unit", [1e-200, 1e-170, 1e170, 1e200])
+def test_measure_coordinates__finds_the_same_in_any_unit(unit: float) -> None:
+    """Squares of such numbers are 0 or infinite: an adversary saw .42 of an advantage of .76."""
+    x = np.random.default_rng(3).normal(size=(400, 5))
+    near, far = (measure_coordinates(one).values for one in (x, x * unit))
+    np.testing.assert_allclose(far, near, atol=1e-9)
+    assert measure_sizes(x * unit).std(axis=0).min() > 0
+    assert np.isfinite(measure_sizes(x * unit)).all()
 
 
 def test_measure_coordinates__keeps_a_secret_in_the_last_digits(low) -> None:
