@@ -76,11 +76,15 @@ class CoMoments:
             z *= np.sqrt(weights)[:, None]
         with np.errstate(over="ignore", invalid="ignore"):
             scatter = z.T @ z
-        if not np.isfinite(np.diag(scatter)).all() and np.isfinite(z).all():
+        return cls(total, anchor + shift, scatter)
+
+    def check_squares(self) -> "CoMoments":
+        """The same, of finite rows; InputError where the squares of a column are not."""
+        if not np.isfinite(np.diag(self.scatter)).all():
             problem = "Squares of a column are beyond float64."
             remedy = "Divide columns of more than 1e150 by a number, or leave them out."
             raise InputError(problem, remedy=remedy, code="nonfinite")
-        return cls(total, anchor + shift, scatter)
+        return self
 
     @classmethod
     def empty(cls, n_columns: int) -> "CoMoments":

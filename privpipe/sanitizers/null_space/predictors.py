@@ -118,7 +118,7 @@ def _summarise_rows(part: Shard, rows: BoolArray, labels: list[FloatArray]) -> C
     block[:, :n] = keep_rows(part.features, rows)
     if labels:
         block[:, n:] = np.hstack([keep_rows(y, rows) for y in labels])
-    return CoMoments.of(block, _weights(part, rows), in_place=True)
+    return CoMoments.of(block, _weights(part, rows), in_place=True).check_squares()
 
 
 def fit_predictor(

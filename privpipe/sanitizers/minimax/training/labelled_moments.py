@@ -192,7 +192,7 @@ def summarise_labelled(shard: Shard, schema: ShardSchema) -> LabelledMoments:
 
 def _summarise_block(x: FloatArray, labels: FloatArray, n_read: int) -> LabelledMoments:
     variables = tuple(LabelMoments.of(x, y) for y in labels.T)
-    return LabelledMoments(CoMoments.of(x), n_read - len(x), variables)
+    return LabelledMoments(CoMoments.of(x).check_squares(), n_read - len(x), variables)
 
 
 @dataclass(frozen=True)
