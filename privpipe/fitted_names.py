@@ -8,7 +8,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import copy
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from inspect import signature
+from itertools import chain
+from typing import Any, ParamSpec, TypeVar, get_args
 
 import numpy as np
 
@@ -18,6 +20,7 @@ from privpipe.numerics.finite import fill_codes, fill_masked
 from privpipe.protocols import AnyArray, BoolArray, Column, IntArray, RecordMap, Shards
 
 M = TypeVar("M", bound=RecordMap)
+R = TypeVar("R")
 P = ParamSpec("P")
 
 _NAMES, _SCHEMA = "_feature_names", "_fitted_schema"
@@ -57,13 +60,31 @@ def schema_of(fitted: Any) -> FittedSchema | None:
     return getattr(fitted, _SCHEMA, None)
 
 
+def check_options(fit: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a fit: options of another type are named, before anything is read."""
+    known = signature(fit, eval_str=True).parameters.values()
+    hints = [one.annotation for one in known if one.name == "options"]
+    kinds = tuple(chain.from_iterable(get_args(hint) or (hint,) for hint in hints))
+
+    @wraps(fit)
+    def fit_checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        given = kwargs.get("options", args[1] if len(args) > 1 else None)
+        if kinds and given is not None and not isinstance(given, kinds):
+            problem = f"options is of type {type(given).__name__}."
+            raise OptionError(problem, remedy=f"Give {kinds[0].__name__}(...).")
+        return fit(*args, **kwargs)
+
+    return fit_checked
+
+
 def keep_names(fit: Callable[P, M]) -> Callable[P, M]:
-    """Decorate a fit: the map knows the names of what it was fitted on."""
+    """Decorate a fit: the map knows the names of what it was fitted on. See `check_options`."""
+    checked = check_options(fit)
 
     @wraps(fit)
     def fit_named(*args: P.args, **kwargs: P.kwargs) -> M:
         shards: Shards = args[0] if args else kwargs["shards"]  # type: ignore[assignment]
-        return with_schema(fit(*args, **kwargs), FittedSchema.of(shards.schema))
+        return with_schema(checked(*args, **kwargs), FittedSchema.of(shards.schema))
 
     return fit_named
 

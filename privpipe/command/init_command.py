@@ -10,7 +10,7 @@ from typing import Any, get_args
 import numpy as np
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from privpipe.command.output import print_document, write_new
+from privpipe.command.output import check_new, print_document, write_new
 from privpipe.errors import OptionError, PrivpipeError
 from privpipe.pipeline.runs.configuration_file import write_keys, write_value
 from privpipe.pipeline.runs.run import find_attack_options
@@ -175,6 +175,8 @@ def init_command(
     Without a method, the first that suits is written where only variables to hide are named, and
     the first of all otherwise.
     """
+    if out != "-":
+        check_new(out)
     opened = growing.open_whole_collection(collection)
     schema = opened.schema_of_records
     for name in (*desired, *confidential):

@@ -78,6 +78,15 @@ def show_failure(error: PrivpipeError) -> None:
         say(error.remedy.strip(), stderr=True)
 
 
+def check_new(out: str) -> None:
+    """Raise StoreError where a file is, or its folder is not: before what would take minutes."""
+    if os.path.lexists(out):
+        raise StoreError(f"{out} exists.", remedy="Choose another place.", code="exists")
+    if not os.path.isdir(os.path.dirname(out) or "."):
+        problem = f"{out} cannot be written: its folder is not there."
+        raise StoreError(problem, remedy="Make the folder, or choose another.", code="refused")
+
+
 def write_new(out: str, text: str) -> None:
     """Write a file where there is none.
 

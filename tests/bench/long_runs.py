@@ -123,10 +123,11 @@ RUN_TASKS = 4_096
 
 
 def measure_tasks(folder: Path, n_tasks: int) -> list[Row]:
-    """What scheduler, workers and flow keep of each task that is gone: slopes of own memory.
+    """What scheduler, workers and flow keep of each task that is gone: objects, and own memory.
 
-    By least squares over many short runs, without the first fifth. The reference is the same
-    scheduler with what Dask notes by itself, for a fifth as many tasks.
+    Slopes by least squares over many short runs, of the second half: before, heaps are still cut
+    into pieces, in a few steps of a MB. The reference is the same scheduler with what Dask notes by
+    itself, for a fifth as many tasks.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with deployed_cluster(folder, 2) as options, connect(options) as client:
@@ -136,13 +137,14 @@ def measure_tasks(folder: Path, n_tasks: int) -> list[Row]:
         theirs, _ = fit_slope(run_tasks(client, n_tasks // 5), 0)
     rows: list[Row] = []
     for number, name in enumerate(("scheduler", "two workers", "flow")):
-        slope, error = fit_slope(ours, number)
-        rows += [(f"{name}, {n_tasks:,} tasks", slope, "B/task", "its error", error, slope / error)]
+        for which, unit in enumerate(("B/task", "objects/task")):
+            slope, error = fit_slope(ours, 2 * number + which)
+            rows.append((f"{name}, {n_tasks:,} tasks", slope, unit, "error", error, slope / error))
     return [*rows, ("scheduler as Dask has it", theirs, "B/task", "ours", rows[0][1], np.nan)]
 
 
 def run_tasks(client: Client, n_tasks: int) -> list[tuple[int, ...]]:
-    """Tasks done; own memory of scheduler, all workers and this process, twenty-five times."""
+    """Tasks done; own memory and objects of scheduler, workers and this process, 25 times."""
     found, done = list[tuple[int, ...]](), 0
     while done < n_tasks:
         executor = DaskExecutor(client)
@@ -150,27 +152,27 @@ def run_tasks(client: Client, n_tasks: int) -> list[tuple[int, ...]]:
         for _ in executor.map_tasks(abs, some, prefix="clean_chunk"):
             done += 1
             if done % max(n_tasks // 25, 1) == 0:
-                own = client.run_on_scheduler(measure_own)
-                workers = sum(client.run(measure_own).values())
-                found.append((done, own, workers, measure_own()))
+                workers = np.sum(list(client.run(measure_own).values()), axis=0)
+                scheduler = client.run_on_scheduler(measure_own)
+                found.append((done, *scheduler, *map(int, workers), *measure_own()))
     return found
 
 
 def fit_slope(found: Sequence[tuple[int, ...]], which: int) -> tuple[float, float]:
-    """Bytes per task and their standard error."""
-    kept = np.array(found[len(found) // 5 :], dtype=float)
+    """Bytes or objects per task, and their standard error."""
+    kept = np.array(found[len(found) // 2 :], dtype=float)
     line, covariance = np.polyfit(kept[:, 0], kept[:, 1 + which], 1, cov=True)
     return float(line[0]), float(covariance[0, 0] ** 0.5)
 
 
-def measure_own() -> int:
-    """Bytes of this process that are of no file.
+def measure_own() -> tuple[int, int]:
+    """Bytes of this process that are of no file, and its objects.
 
     Pages of libraries become a process's own when others end that had loaded them: 15 MB at once.
     """
     gc.collect()
     found = psutil.Process().memory_info()
-    return int(found.rss - found.shared)
+    return int(found.rss - found.shared), len(gc.get_objects())
 
 
 def note_spans(dask_scheduler: Any) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from privpipe.command.check_command import check_command
 from privpipe.command.init_command import init_command
-from privpipe.errors import OptionError
+from privpipe.errors import OptionError, StoreError
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.forecast import forecast_run
@@ -32,6 +32,17 @@ def collection(tmp_path: Path) -> str:
     url = str(tmp_path / "records.zarr")
     write_profiles(url, 300)
     return url
+
+
+def test_init__refuses_a_place_before_it_reads_or_tries_anything(tmp_path: Path) -> None:
+    """It was refused after minutes of trials."""
+    out = tmp_path / "c.toml"
+    with pytest.raises(StoreError, match="its folder is not there"):
+        init("nowhere.zarr", tmp_path / "gone" / "c.toml")
+    out.write_text("mine")
+    with pytest.raises(StoreError, match="exists"):
+        init("nowhere.zarr", out)
+    assert out.read_text() == "mine"
 
 
 def test_init__what_is_hidden_among_categories_needs_nothing_filled_in(

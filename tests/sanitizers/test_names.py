@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 import xarray as xr
 
+import privpipe
 from privpipe import (
     Records,
     apply_dataset,
@@ -22,7 +23,7 @@ from privpipe import (
     open_model,
     write_model,
 )
-from privpipe.errors import InputError
+from privpipe.errors import InputError, OptionError
 from privpipe.fitted_names import names_of
 from privpipe.store.models import digest_map
 
@@ -167,3 +168,15 @@ def test_apply_dataset__reads_the_coordinate_of_the_features(frame, fitted):
         np.testing.assert_array_equal(found.features.to_numpy(), expected)
     with pytest.raises(InputError, match="lack 'height', 'age'"):
         apply_dataset(fitted, label(NAMES).assign_coords(feature=["a", *NAMES[1:2], "b", "c"]))
+
+
+@pytest.mark.parametrize("given", [3, {"n_filtered": 2}, "auto"])
+@pytest.mark.parametrize(
+    "name", ["minimax_filter", "minimax_neural_filter", "masking", "masking_private", "target_only"]
+)
+def test_fit__names_options_of_another_type(name: str, given: object) -> None:
+    """An AttributeError of some inner function was shown."""
+    x = np.random.default_rng(0).normal(size=(50, 3))
+    records = privpipe.Records(x, desired=x[:, 0] > 0, confidential=x[:, 1] > 0)
+    with pytest.raises(OptionError, match=f"of type {type(given).__name__}. Give .*Options"):
+        getattr(privpipe, f"fit_{name}")(records, given)

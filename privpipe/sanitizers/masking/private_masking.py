@@ -18,6 +18,7 @@ import numpy as np
 from pydantic import Field
 
 from privpipe.errors import InputError, LeftOutWarning, OptionError
+from privpipe.fitted_names import check_options
 from privpipe.numerics.masking.private_moments import repair_moments
 from privpipe.numerics.moments import name_targets
 from privpipe.numerics.noise.gaussian import find_sigma
@@ -72,6 +73,7 @@ class MaskingPrivateOptions(MethodOptions):
         return math.nextafter(rho, math.inf) * (1 + 1e-15)
 
 
+@check_options
 def fit_masking_private(shards: Shards, options: MaskingPrivateOptions) -> PrivateMaskingModel:
     """Release the second moments of records once, with noise, and repair them.
 

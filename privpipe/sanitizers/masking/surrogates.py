@@ -14,6 +14,7 @@ import numpy as np
 from pydantic import Field
 
 from privpipe.errors import InputError, OptionError
+from privpipe.fitted_names import check_options
 from privpipe.numerics.masking import completion, sign_sums
 from privpipe.numerics.masking.missing import FactorModel
 from privpipe.numerics.moments import CoMoments, name_targets
@@ -67,6 +68,7 @@ class MaskingOptions(MethodOptions):
         return () if self.missing == "complete" else (frozenset({"desired"}),)
 
 
+@check_options
 def fit_masking(shards: Shards, options: MaskingOptions) -> MaskingModel:
     """Fit what surrogates keep: the regression of the desired variables on the features.
 
