@@ -252,7 +252,9 @@ def check(
 @_calls("check_command:suggest_command", START)
 def suggest(
     config: str = CONFIG,
-    out: str = _text("TOML file for what would pass; default: beside CONFIG, .next.toml."),
+    out: str = _text(
+        "TOML file for what would pass; default: beside CONFIG, .next.toml or .next1.toml."
+    ),
 ) -> None:
     """Try what would pass the gate, on records that no audit judges, and write it."""
 

@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, is_dataclass
+from itertools import count
 from shlex import quote
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from privpipe.capabilities import Forecast
 from privpipe.command.ingest_command import describe
-from privpipe.command.output import write_new
+from privpipe.command.output import check_new, write_new
 from privpipe.errors import PrivpipeError
 from privpipe.flows.pilot import forecast_cost
 from privpipe.pipeline.runs import configuration_file, spend, trusted_code
@@ -111,6 +112,12 @@ def _say_forecast(run: Run) -> tuple[str, list[dict[str, str]]]:
     return case, picture
 
 
+def name_next(config: str) -> str:
+    """The first place beside a configuration where no suggestion is."""
+    names = (f"{config.removesuffix('.toml')}.next{n or ''}.toml" for n in count())
+    return next(name for name in names if not os.path.lexists(name))
+
+
 def suggest_command(config: str, out: str = "") -> dict[str, Any]:
     """Say what a gate would find of a configuration, and write one that would pass.
 
@@ -120,7 +127,8 @@ def suggest_command(config: str, out: str = "") -> dict[str, Any]:
         If there are too few records to try anything.
     """
     options = configuration_file.read_options(config)
-    out = out or f"{config.removesuffix('.toml')}.next.toml"
+    out = out or name_next(config)
+    check_new(out)
     # Limits that no one has tried yet are no fault here: what would pass may have others.
     run = check_any(options.change("gate", enforce=False))
     trial = draw_trial(options, run.training)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from privpipe.command.check_command import check_command
+from privpipe.command.check_command import check_command, name_next
 from privpipe.command.init_command import init_command
 from privpipe.errors import OptionError, StoreError
 from privpipe.pipeline.runs.configuration_file import read_options
@@ -43,6 +43,14 @@ def test_init__refuses_a_place_before_it_reads_or_tries_anything(tmp_path: Path)
     with pytest.raises(StoreError, match="exists"):
         init("nowhere.zarr", out)
     assert out.read_text() == "mine"
+
+
+def test_suggest__writes_beside_what_it_wrote_before(tmp_path: Path) -> None:
+    """Its second answer was refused for the place of the first, after all trials."""
+    config = str(tmp_path / "c.toml")
+    for name in ("c.next.toml", "c.next1.toml", "c.next2.toml"):
+        assert name_next(config) == str(tmp_path / name)
+        (tmp_path / name).write_text("")
 
 
 def test_init__what_is_hidden_among_categories_needs_nothing_filled_in(
