@@ -79,7 +79,7 @@ def run(small: bool = False) -> list[Row]:
             rows += measure_stores(folder, 200)
             rows += measure_workers(folder / "workers", 20 * 2**30)
             rows += measure_scheduler(folder / "scheduler", 10_000)
-            rows += measure_tasks(folder / "tasks", 50_000)
+            rows += measure_tasks(folder / "tasks", 100_000)
     return rows
 
 
