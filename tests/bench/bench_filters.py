@@ -50,8 +50,8 @@ def compare_starts(seed: int, n: int, n_starts: int) -> list[Row]:
     """Share of problems whose Phi is within 1 % (or .01 nats) of the best of many starts.
 
     The best is of one start and of random ones, each with all iterations. Processor times are of
-    all problems together. Of 111 problems that chose nothing .973 +- .015 of the default fits do,
-    of fits with one start .757 +- .041.
+    all problems together. Of 500 problems (seed 71) .982 +- .006 of the default fits do, of fits
+    with four starts .970, with one .806 +- .018.
     """
     near: dict[int | None, list[bool]] = {k: [] for k in (1, 4, None, 8)}
     spent = dict.fromkeys(near, 0.0)
