@@ -224,21 +224,27 @@ def init_command(
         say_raw(text, end="")
     else:
         write_new(out, text)
-        # What the records themselves need, and the configuration therefore says.
-        if n_gaps:
-            say(say_sentence("gaps", n=n_gaps, n_records=schema.n_records))
-        if standardise:
-            say("Features are put on one scale: [collection] standardise = true is written.")
-        if said:
-            say(said)
-        elif gate:  # why its keys are not their defaults
-            raised, is_audit = write_keys(gate), all(section == "audit" for section, _ in gate)
-            say(say_sentence("raised", is_audit=is_audit, n=schema.n_records, keys=raised))
+        _explain_written(schema.n_records, n_gaps, gate, said, standardise=standardise)
         todo = "" if complete else f"fill in what is marked {FILL_IN}, then: "
         if said and proposed is None:  # nothing passed, and running it would say so at length
             todo += "the gate would refuse it. Where you change it: "
         say(f"{out}: method {method}; {todo}privpipe check {out}, privpipe run {out}")
     return {"path": out, "complete": complete, "text": text}
+
+
+def _explain_written(
+    n: int, n_gaps: int, gate: Mapping[tuple[str, str], Any], said: str, *, standardise: bool
+) -> None:
+    """Why a configuration has what is no default: what the records need, and what passed."""
+    if n_gaps:
+        say(say_sentence("gaps", n=n_gaps, n_records=n))
+    if standardise:
+        say("Features are put on one scale: [collection] standardise = true is written.")
+    if said:
+        say(said)
+    elif gate:
+        raised, is_audit = write_keys(gate), all(section == "audit" for section, _ in gate)
+        say(say_sentence("raised", is_audit=is_audit, n=n, keys=raised))
 
 
 def _try_methods(

@@ -17,6 +17,7 @@ import numpy as np
 from privpipe.described import record_map
 from privpipe.errors import InputError, PrivacyWarning
 from privpipe.fitted_names import keep_names
+from privpipe.numerics.finite import MOST_BINARY
 from privpipe.numerics.moments import CoMoments, measure_scale
 from privpipe.numerics.rounding import bound_rank_error
 from privpipe.protocols import FloatArray, Guarantee, Method, Role, Shard, Shards
@@ -148,7 +149,7 @@ def fit_leace_eraser(shards: Shards) -> LeaceEraser:
     return LeaceEraser(mean, left, right)
 
 
-LEAST = 2.0**-430
+LEAST = 2.0**-MOST_BINARY
 """Of larger values float64 holds the squares of deviations, down to the last digit."""
 
 
