@@ -9,8 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
+from typing import Any
 
-from privpipe.attacks.adversaries.problem import Fitted, Problem, fit_tuned
+from privpipe.attacks.adversaries.problem import Features, Fitted, Problem, fit_tuned
+from privpipe.protocols import FloatArray
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,8 @@ class Adversary:
     default
         Whether it attacks where no adversaries are named: a new one must not change the audits of
         all who have named none.
+    read
+        From the values of a source what reads records of it for all folds; None as they are.
     """
 
     fit: Callable[[Problem], Fitted]
@@ -36,9 +40,10 @@ class Adversary:
     max_test: int = 100_000
     numbers: bool = True
     default: bool = False
+    read: Callable[[FloatArray], Features] | None = None
 
 
-def _load(module: str, name: str, *, tuned: bool = False) -> Callable[[Problem], Fitted]:
+def _load(module: str, name: str, *, tuned: bool = False) -> Callable[[Any], Any]:
     """A function of a module beside this one that is imported when it is called.
 
     Of a trainer settings are chosen by tuning records; see `fit_tuned`. Scikit-learn takes seconds
@@ -46,12 +51,11 @@ def _load(module: str, name: str, *, tuned: bool = False) -> Callable[[Problem],
     """
 
     # Not at the top: the driver imports this table to plan, and must not load scikit-learn.
-    def fit(problem: Problem) -> Fitted:
+    def call(given: Any) -> Any:
         function = getattr(import_module(f"{__package__}.{module}"), name)
-        found: Fitted = fit_tuned(problem, function) if tuned else function(problem)
-        return found
+        return fit_tuned(given, function) if tuned else function(given)
 
-    return fit
+    return call
 
 
 _linear, _estimators = (partial(_load, one, tuned=True) for one in ("linear", "estimators"))
@@ -64,7 +68,7 @@ ADVERSARIES: dict[str, Adversary] = {
     "naive_bayes": _row(_linear("train_naive_bayes"), 100_000, numbers=False),
     "nearest_neighbours": _row(_estimators("train_neighbours"), 5_000, 2_000),
     "rbf": _row(_load("ridges", "fit_rbf"), 6_000, 2_000),
-    "boosting": _row(_estimators("train_boosting"), 50_000),
+    "boosting": _row(_estimators("train_boosting"), 50_000, read=_load("estimators", "find_bands")),
     # Found more on human activity records than all others did, boosting included.
     "forest": _row(_estimators("train_forests"), 8_000, 3_000),
     "quadratic": _row(_linear("train_quadratic"), 20_000, 5_000, numbers=False),

@@ -164,9 +164,13 @@ def _choose_bits(problem: Problem, digits: parities.Digits) -> Features:
     words = digits.split(x, np.arange(x.shape[1]))
     correlation = np.zeros((x.shape[1], parities.N_ITEMS))
     for item in range(parities.N_ITEMS):
-        values = parities.item_of(words, item)
-        values = values - values.mean(axis=0, dtype=np.float32)
-        size = np.sqrt((values**2).mean(axis=0))
+        values = parities.item_of(words, item).astype(np.float32)
+        mean = values.mean(axis=0, dtype=np.float32)
+        if item < parities.BINARY:  # the target's mean is 0: that of a bit takes no part
+            size = np.sqrt(mean * (1 - mean))
+        else:
+            values -= mean
+            size = np.sqrt((values**2).mean(axis=0))
         goes = np.abs(values.T @ target).max(axis=1, initial=0.0) / len(x)
         correlation[:, item] = np.divide(goes, size, out=np.zeros_like(goes), where=size > 0)
     best = np.argsort(correlation, axis=None, kind="stable")[::-1][:MOST_BITS]

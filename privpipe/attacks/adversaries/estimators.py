@@ -10,11 +10,15 @@ import numpy as np
 from sklearn import ensemble, neighbors, neural_network
 
 from privpipe.attacks.adversaries.problem import Features, Fitted, Problem, decide_with, fit_quietly
+from privpipe.protocols import FloatArray
 
 LEAVES = (6, 31)
 
 TREES = 300
 """Trees in all; with several classes each round of boosting costs one per class."""
+
+BANDS = 255
+"""Values, or bands of them, that boosting sees of a column, as in scikit-learn."""
 
 IDLE_ROUNDS = 10
 """Rounds without a smaller loss on the tuning records after which boosting stops."""
@@ -34,6 +38,29 @@ PENALTIES = (1e-4, 1.0)
 
 EPOCHS = (5, 15, 40)
 """Passes over the training records after which training may stop."""
+
+
+def find_bands(x: FloatArray) -> Features:
+    """What reads columns as codes of values, or of `BANDS` bands of as many records each.
+
+    Boosting reads no more of a column. Of codes it finds its own bands in half the time, and one
+    search does for all folds.
+    """
+    edges = []
+    for column in x.T:
+        ordered = np.sort(column)
+        last = np.flatnonzero(ordered[1:] != ordered[:-1])  # of each value but the largest
+        if len(last) >= BANDS:
+            last = np.linspace(0, len(x) - 1, BANDS + 1)[1:-1].astype(np.int64)
+        edges.append(np.unique(ordered[last]))
+
+    def read(rows: FloatArray) -> Any:
+        codes = np.empty(rows.shape, np.uint8)
+        for j, column in enumerate(rows.T):
+            codes[:, j] = np.searchsorted(edges[j], column)
+        return codes
+
+    return read
 
 
 def train_boosting(problem: Problem, choice: tuple[int, int] | None) -> Iterator[Fitted]:

@@ -269,6 +269,8 @@ class TrainedAdversary:
         What one would say without records.
     settings, n_train, n_tune
         As in `AttackOutcome`; of the first split.
+    read
+        How values of the source were read.
     """
 
     splits: tuple[RecordSplit, ...]
@@ -279,6 +281,7 @@ class TrainedAdversary:
     settings: str
     n_train: int
     n_tune: int
+    read: problems.Features
 
     @property
     def test(self) -> IntArray:
@@ -300,7 +303,7 @@ class TrainedAdversary:
         if source == "joined":  # the target stays, and only the release is another's
             desired = evidence["wanted"].values[rows]
             mixed[:, -desired.shape[1] :] = desired
-        parts = (mixed[self.folds == fold] for fold in range(len(self.tests)))
+        parts = (self.read(mixed[self.folds == fold]) for fold in range(len(self.tests)))
         each = zip(self.learners, parts, self.tests, strict=True)
         said = [one.decide(part, test) for one, part, test in each]
         return replace(found, exchanged=problems.join_decided(said, target.n_classes))
@@ -341,7 +344,9 @@ def train_adversary(
     # Of several splits all judge, and the bound is of all of them.
     most = min(adversary.max_test, target.options.max_test) // len(splits)
     tests = draw_tests(target, splits, most)
-    x = target.evidence.sources[source].values
+    values = target.evidence.sources[source].values
+    read = adversary.read(values) if adversary.read else np.asarray
+    x = read(values)
     found, learners = list[scoring.Decided](), list[_Learner]()
     trials = dict[bytes, problems.Trial]()
     for fold, (split, test) in enumerate(zip(splits, tests, strict=True)):
@@ -366,7 +371,7 @@ def train_adversary(
     guess, first = problems.guess_target(target.truth[learned], n_classes), learners[0]
     counts = len(first.problem.x_train), len(first.problem.x_tune)
     about = guess, first.fitted.settings, *counts
-    return TrainedAdversary(splits, tests, tuple(learners), decided, *about)
+    return TrainedAdversary(splits, tests, tuple(learners), decided, *about, read)
 
 
 @dataclass(frozen=True, eq=False)

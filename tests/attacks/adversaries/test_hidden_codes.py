@@ -7,7 +7,7 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 
-from privpipe.attacks.adversaries import covert_channels, parities
+from privpipe.attacks.adversaries import covert_channels, parities, parity_counts
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.auxiliary import Auxiliary
 from privpipe.attacks.adversaries.covert_channels import find_codes, fit_bit_reader
@@ -105,6 +105,15 @@ def test_scan__finds_the_products_of_largest_chi_square(factors: int) -> None:
             sizes[group, chosen] = excess**2 / variance
     largest = sorted(sizes, key=lambda key: -sizes[key])[: parities.MOST_PARITIES]
     assert parities._scan(cells, words, varies, factors) == largest
+
+
+def test_count_ones__is_the_same_without_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = np.random.default_rng(3).integers(0, 2**64, (2, 6, 9), np.uint64)
+    [sets] = parity_counts.list_products(6, 3, 2)
+    assert sets.tolist() == [list(one) for one in combinations(range(6), 3)]
+    compiled = parity_counts.count_ones(words, sets, np.array([0, 1, 5]))
+    monkeypatch.setattr(parity_counts, "can_compile", lambda: False)
+    assert np.array_equal(parity_counts.count_ones(words, sets, np.array([0, 1, 5])), compiled)
 
 
 def _attack(x: FloatArray, truth: IntArray, source: str, **auxiliary: IntArray) -> float:

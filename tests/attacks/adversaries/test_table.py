@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from privpipe.attacks.adversaries import ADVERSARIES
+from privpipe.attacks.adversaries.estimators import find_bands
 from privpipe.attacks.adversaries.linear import LOGISTIC_RIDGES
 from privpipe.attacks.adversaries.problem import (
     TIE,
@@ -50,6 +51,18 @@ def test_adversaries__learn_classes_with_different_means(name: str, n_classes: i
     assert decision.shape == (300, n_classes)
     assert np.mean(decision.argmax(axis=1) == fresh) > 0.85
     assert fitted.settings
+
+
+def test_find_bands__keeps_few_values_apart_and_makes_even_bands_of_many() -> None:
+    random = np.random.default_rng(1)
+    few, many = random.permutation(np.arange(1000) // 4), random.normal(size=1000)
+    codes = find_bands(np.column_stack([few, many]))(np.column_stack([few + 0.0, many]))
+    assert np.array_equal(codes[:, 0], few)
+    assert np.bincount(codes[:, 1]).max() <= 5
+    assert (np.diff(codes[np.argsort(many), 1].astype(int)) >= 0).all()
+    # Of records that were not there: between two values, and beyond all.
+    other = find_bands(np.array([[0.0], [2.0]]))(np.array([[-1.0], [1.0], [9.0]]))
+    assert other.ravel().tolist() == [0, 1, 1]
 
 
 @pytest.mark.parametrize("name", ADVERSARIES)
