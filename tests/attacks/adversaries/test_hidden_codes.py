@@ -85,8 +85,11 @@ def test_sum_by_digit__is_the_sum_over_words_with_the_digit() -> None:
 
 
 @pytest.mark.parametrize("factors", [1, 2, 3, 4])
-def test_scan__finds_the_products_of_largest_chi_square(factors: int) -> None:
+def test_scan__finds_the_products_of_largest_chi_square(
+    factors: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All products, one by one: within strata, the expected ones of a class and their variance."""
+    monkeypatch.setattr(parity_counts, "COUNTED", 10)
     random = np.random.default_rng(2)
     classes, strata = random.integers(0, 2, 500), random.integers(0, 2, 500)
     bits = [random.integers(0, 2, (500, 7)) for _ in range(2)]
