@@ -262,6 +262,9 @@ def test_units__are_verified_and_a_mistake_is_told(tmp_path: Path) -> None:
         assert "UMask=0077" in text
         assert "LimitCORE=0" in text
         assert "Restart=always" in text
+        asked = ["security", "--offline=true", "--threshold=30", str(tmp_path / unit.name)]
+        found = subprocess.run(["systemd-analyze", *asked], capture_output=True, check=False)
+        assert found.returncode == 0, "more than 3.0 of 10 exposed"
     wrong = UNITS[0].read_text().replace("Restart=always", "Restart=evermore")
     assert "evermore" in verify("wrong.service", wrong)
 
