@@ -126,7 +126,8 @@ def test_dask_configuration__is_the_one_that_certs_writes() -> None:
 
 def read_expressions() -> list[str]:
     rules = yaml.safe_load((DEPLOY / "alerts.yaml").read_text())["groups"][0]["rules"]
-    panels = json.loads((DEPLOY / "grafana" / "privpipe.json").read_text())["panels"]
+    boards = [json.loads(path.read_text()) for path in (DEPLOY / "grafana/boards").glob("*.json")]
+    panels = [panel for board in boards for panel in board["panels"]]
     return [rule["expr"] for rule in rules] + [
         target["expr"] for panel in panels for target in panel["targets"]
     ]
@@ -210,6 +211,47 @@ def test_operator__its_own_schema_takes_the_cluster_and_refuses_a_mistake() -> N
     assert list(check.iter_errors(cluster)) == []
     cluster["spec"]["worker"]["replicas"] = "four"
     assert list(check.iter_errors(cluster))
+
+
+def test_pod_monitor__finds_the_scheduler_s_pages_and_shows_a_certificate() -> None:
+    from jsonschema import Draft7Validator
+
+    check = Draft7Validator(
+        json.loads((Path(__file__).parent / "data" / "podmonitor.json").read_text())
+    )
+    [monitor] = documents("monitor.yaml")
+    assert list(check.iter_errors(monitor)) == []
+    [endpoint] = monitor["spec"]["podMetricsEndpoints"]
+    scheduler = documents("cluster.yaml")[0]["spec"]["scheduler"]["spec"]["containers"][0]
+    assert endpoint["port"] in {port["name"] for port in scheduler["ports"]}
+    # As the file for Prometheus without an operator says, and as alerts.yaml asks for.
+    [job] = yaml.safe_load((DEPLOY / "prometheus.yaml").read_text())["scrape_configs"]
+    assert {"targetLabel": "job", "replacement": job["job_name"]} in endpoint["relabelings"]
+    assert endpoint["scheme"] == job["scheme"]
+    endpoint["tls"] = endpoint.pop("tlsConfig")
+    assert list(check.iter_errors(monitor))
+
+
+def test_kustomization__names_every_manifest() -> None:
+    [found] = documents("kustomization.yaml")
+    there = {path.name for path in (DEPLOY / "kubernetes").glob("*.yaml")}
+    assert {*found["resources"], "kustomization.yaml"} == there
+
+
+def test_grafana__finds_boards_and_prometheus_where_compose_puts_them() -> None:
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    mounts = dict(volume.split(":")[:2][::-1] for volume in services["grafana"]["volumes"])
+    folder = DEPLOY / "grafana" / "provisioning"
+    [provider] = yaml.safe_load((folder / "dashboards/boards.yaml").read_text())["providers"]
+    boards = DEPLOY / mounts[provider["options"]["path"]]
+    assert {path.name for path in boards.iterdir()} == {"fleet.json", "run.json"}
+    texts = [path.read_text() for path in boards.iterdir()]
+    uids = {json.loads(text)["uid"] for text in texts}
+    links = set(re.findall(r'"url": "/d/([\w-]+)', "".join(texts)))
+    assert links == uids  # each leads to the other
+    [source] = yaml.safe_load((folder / "datasources/prometheus.yaml").read_text())["datasources"]
+    assert source["url"] == "http://prometheus:9090"
+    assert services["grafana"]["environment"]["GF_SERVER_PROTOCOL"] == "https"
 
 
 def test_compose__fits_its_schema_and_a_mistake_does_not() -> None:
