@@ -232,6 +232,23 @@ def test_pod_monitor__finds_the_scheduler_s_pages_and_shows_a_certificate() -> N
     assert list(check.iter_errors(monitor))
 
 
+def test_scaling__is_of_the_operator_s_own_workers_by_gauges_that_there_are() -> None:
+    from jsonschema import Draft7Validator
+
+    check = Draft7Validator(
+        json.loads((Path(__file__).parent / "data" / "scaledobject.json").read_text())
+    )
+    [scaled] = documents("scaling.yaml")
+    assert list(check.iter_errors(scaled)) == []
+    [cluster], target = documents("cluster.yaml"), scaled["spec"]["scaleTargetRef"]
+    assert target["apiVersion"] == cluster["apiVersion"]
+    assert target["name"] == f"{cluster['metadata']['name']}-default"
+    [trigger] = scaled["spec"]["triggers"]
+    assert set(re.findall(r"privpipe_\w+", trigger["metadata"]["query"])) <= set(GAUGES)
+    scaled["spec"]["maxReplicaCount"] = "forty"
+    assert list(check.iter_errors(scaled))
+
+
 def test_kustomization__names_every_manifest() -> None:
     [found] = documents("kustomization.yaml")
     there = {path.name for path in (DEPLOY / "kubernetes").glob("*.yaml")}

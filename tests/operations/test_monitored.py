@@ -109,11 +109,12 @@ class Watched:
 
 
 def read_panels() -> list[tuple[str, str]]:
-    """Titles and expressions of Grafana's boards, of the run that is shown.
+    """Titles and expressions of Grafana's boards and of KEDA, of the run that is shown.
 
     What `privpipe gaps` and a gate write is on no scheduler here.
     """
-    found = list[tuple[str, str]]()
+    scaled = yaml.safe_load((DEPLOY / "kubernetes" / "scaling.yaml").read_text())["spec"]
+    found = [("scaling", str(scaled["triggers"][0]["metadata"]["query"]))]
     for path in sorted((DEPLOY / "grafana" / "boards").glob("*.json")):
         for panel in json.loads(path.read_text())["panels"]:
             for target in panel["targets"]:

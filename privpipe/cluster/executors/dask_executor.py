@@ -364,7 +364,7 @@ class DaskExecutor(local.Executor):
             nonlocal limit, counted
             if time.monotonic() - counted >= COUNT_EVERY:
                 # A run begins with the first worker, and its others come when their machines do.
-                # For one at least: with no worker yet tasks wait on the scheduler, as `_await` says.
+                # For one at least: with no worker tasks wait on the scheduler, as `_await` says.
                 with suppress(Exception):  # of a scheduler that is lost the futures say so
                     n_threads = sum(self.client.nthreads().values())
                     limit, counted = max(1, n_threads) * IN_FLIGHT_PER_THREAD, time.monotonic()
