@@ -55,7 +55,8 @@ def gaps_command(
     if end:
         return _end_promise(deployment, now)
     due = promises.list_due(deployment, read_time(since) if since else None, now)
-    waived = {read_time(one["time"]) for one in promises.read_ledger(deployment, "waived")}
+    noted = promises.read_ledger(deployment, "waived")
+    waived = {(read_time(one["time"]), str(one.get("part", ""))) for one in noted}
     found = list(promises.judge_promises(due, list_waiting(deployment), now, waived))
     counts = Counter[str](one.outcome for one in found)
     gaps = [one for one in found if one.outcome in promises.GAPS]

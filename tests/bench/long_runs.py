@@ -8,9 +8,12 @@ and compile what they need.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import pickle
+import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -18,6 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import psutil
@@ -121,30 +125,42 @@ def measure_scheduler(folder: Path, n_chunks: int, chunk_rows: int = 16) -> list
 RUN_TASKS = 4_096
 """Tasks of a run: a pass has no more."""
 
+MEASURED = ("B/task in use", "objects/task", "B/task held")
+
+SHORT = {
+    "DASK_DISTRIBUTED__ADMIN__SYSTEM_MONITOR__LOG_LENGTH": "20",
+    "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "false",
+}
+"""What Dask notes by time, of which it retains an hour."""
+
 
 def measure_tasks(folder: Path, n_tasks: int) -> list[Row]:
-    """What scheduler, workers and flow keep of each task that is gone: objects, and own memory.
+    """What scheduler, workers and flow keep of each task that is gone: bytes in use, and objects.
 
-    Slopes by least squares over many short runs, of the second half: before, heaps are still cut
-    into pieces, in a few steps of a MB. The reference is the same scheduler with what Dask notes by
-    itself, for a fifth as many tasks.
+    Slopes by least squares over many short runs, of the second half: before, tables grow to their
+    size. The reference is the same scheduler with what Dask notes by itself, for a fifth as many
+    tasks. What Dask notes by time is short here: an hour of load and profiles grows for an hour.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with deployed_cluster(folder, 2) as options, connect(options) as client:
+    with (
+        patch.dict(os.environ, SHORT),
+        deployed_cluster(folder, 2) as options,
+        connect(options) as client,
+    ):
         client.wait_for_workers(2, timeout=120)
         ours = run_tasks(client, n_tasks)
         client.run_on_scheduler(note_spans)
         theirs, _ = fit_slope(run_tasks(client, n_tasks // 5), 0)
     rows: list[Row] = []
     for number, name in enumerate(("scheduler", "two workers", "flow")):
-        for which, unit in enumerate(("B/task", "objects/task")):
-            slope, error = fit_slope(ours, 2 * number + which)
+        for which, unit in enumerate(MEASURED):
+            slope, error = fit_slope(ours, len(MEASURED) * number + which)
             rows.append((f"{name}, {n_tasks:,} tasks", slope, unit, "error", error, slope / error))
     return [*rows, ("scheduler as Dask has it", theirs, "B/task", "ours", rows[0][1], np.nan)]
 
 
 def run_tasks(client: Client, n_tasks: int) -> list[tuple[int, ...]]:
-    """Tasks done; own memory and objects of scheduler, workers and this process, 25 times."""
+    """Tasks done; what `measure_own` says of scheduler, workers and this process, 25 times."""
     found, done = list[tuple[int, ...]](), 0
     while done < n_tasks:
         executor = DaskExecutor(client)
@@ -165,14 +181,41 @@ def fit_slope(found: Sequence[tuple[int, ...]], which: int) -> tuple[float, floa
     return float(line[0]), float(covariance[0, 0] ** 0.5)
 
 
-def measure_own() -> tuple[int, int]:
-    """Bytes of this process that are of no file, and its objects.
+class Heap(ctypes.Structure):
+    """What glibc's heaps are made of, bytes and numbers: mallinfo2 of malloc.h."""
 
-    Pages of libraries become a process's own when others end that had loaded them: 15 MB at once.
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+        )
+    )
+
+
+def measure_own() -> tuple[int, int, int]:
+    """Bytes in use by this process, its objects, and bytes that it holds of no file.
+
+    In use is what Python's allocator and glibc's have handed out and not got back. What they hold
+    beside it they hand out next: it grows by steps, as a heap is cut into pieces.
     """
     gc.collect()
     found = psutil.Process().memory_info()
-    return int(found.rss - found.shared), len(gc.get_objects())
+    libc = ctypes.CDLL("libc.so.6")
+    libc.mallinfo2.restype = Heap
+    heap = libc.mallinfo2()
+    with tempfile.TemporaryFile() as said:  # Python writes it to the number 2 itself
+        before = os.dup(2)
+        try:
+            os.dup2(said.fileno(), 2)
+            sys._debugmallocstats()
+        finally:
+            os.dup2(before, 2)
+            os.close(before)
+        said.seek(0)
+        [line] = [one for one in said.read().decode().splitlines() if "in allocated blocks" in one]
+    small = int(line.rpartition("=")[2].replace(",", ""))
+    return small + heap.uordblks + heap.hblkhd, len(gc.get_objects()), int(found.rss - found.shared)
 
 
 def note_spans(dask_scheduler: Any) -> None:

@@ -165,6 +165,23 @@ def test_map_tasks__tells_when_nothing_moves(
         assert dict(event.numbers)["workers"] == executor.measure().n_workers
 
 
+def test_map_tasks__gives_work_to_workers_that_join(
+    executor: Executor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a first worker three tasks were under way to the end, however many joined it."""
+    if not isinstance(executor, DaskExecutor):
+        pytest.skip("no workers")
+    monkeypatch.setattr("privpipe.cluster.executors.dask_executor.COUNT_EVERY", 0.0)
+    joined = iter([1, 1, *[5] * 40, *[2] * 100])
+    monkeypatch.setattr(executor.client, "nthreads", lambda: {"one": next(joined)})
+    under_way, client = list[int](), executor.client
+    for _ in executor.map_tasks(abs, ((f"{n:02d}", (n,)) for n in range(80)), prefix="join"):
+        under_way.append(sum(str(key).startswith("join-") for key in client.futures))
+    assert under_way[0] <= 3
+    assert max(under_way[2:40]) >= 3 * 5 - 1
+    assert under_way[65] <= 3 * 2 + 1  # and some left
+
+
 @given(st.integers(1, 600))
 def test_fold_in_tree__keeps_the_order(n: int) -> None:
     assert fold_in_tree(([i] for i in range(n)), lambda parts: list(chain(*parts))) == list(

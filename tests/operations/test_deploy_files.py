@@ -126,7 +126,8 @@ def test_dask_configuration__is_the_one_that_certs_writes() -> None:
 
 def read_expressions() -> list[str]:
     rules = yaml.safe_load((DEPLOY / "alerts.yaml").read_text())["groups"][0]["rules"]
-    panels = json.loads((DEPLOY / "grafana" / "privpipe.json").read_text())["panels"]
+    boards = [json.loads(path.read_text()) for path in (DEPLOY / "grafana/boards").glob("*.json")]
+    panels = [panel for board in boards for panel in board["panels"]]
     return [rule["expr"] for rule in rules] + [
         target["expr"] for panel in panels for target in panel["targets"]
     ]
@@ -212,6 +213,64 @@ def test_operator__its_own_schema_takes_the_cluster_and_refuses_a_mistake() -> N
     assert list(check.iter_errors(cluster))
 
 
+def test_pod_monitor__finds_the_scheduler_s_pages_and_shows_a_certificate() -> None:
+    from jsonschema import Draft7Validator
+
+    check = Draft7Validator(
+        json.loads((Path(__file__).parent / "data" / "podmonitor.json").read_text())
+    )
+    [monitor] = documents("monitor.yaml")
+    assert list(check.iter_errors(monitor)) == []
+    [endpoint] = monitor["spec"]["podMetricsEndpoints"]
+    scheduler = documents("cluster.yaml")[0]["spec"]["scheduler"]["spec"]["containers"][0]
+    assert endpoint["port"] in {port["name"] for port in scheduler["ports"]}
+    # As the file for Prometheus without an operator says, and as alerts.yaml asks for.
+    [job] = yaml.safe_load((DEPLOY / "prometheus.yaml").read_text())["scrape_configs"]
+    assert {"targetLabel": "job", "replacement": job["job_name"]} in endpoint["relabelings"]
+    assert endpoint["scheme"] == job["scheme"]
+    endpoint["tls"] = endpoint.pop("tlsConfig")
+    assert list(check.iter_errors(monitor))
+
+
+def test_scaling__is_of_the_operator_s_own_workers_by_gauges_that_there_are() -> None:
+    from jsonschema import Draft7Validator
+
+    check = Draft7Validator(
+        json.loads((Path(__file__).parent / "data" / "scaledobject.json").read_text())
+    )
+    [scaled] = documents("scaling.yaml")
+    assert list(check.iter_errors(scaled)) == []
+    [cluster], target = documents("cluster.yaml"), scaled["spec"]["scaleTargetRef"]
+    assert target["apiVersion"] == cluster["apiVersion"]
+    assert target["name"] == f"{cluster['metadata']['name']}-default"
+    [trigger] = scaled["spec"]["triggers"]
+    assert set(re.findall(r"privpipe_\w+", trigger["metadata"]["query"])) <= set(GAUGES)
+    scaled["spec"]["maxReplicaCount"] = "forty"
+    assert list(check.iter_errors(scaled))
+
+
+def test_kustomization__names_every_manifest() -> None:
+    [found] = documents("kustomization.yaml")
+    there = {path.name for path in (DEPLOY / "kubernetes").glob("*.yaml")}
+    assert {*found["resources"], "kustomization.yaml"} == there
+
+
+def test_grafana__finds_boards_and_prometheus_where_compose_puts_them() -> None:
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    mounts = dict(volume.split(":")[:2][::-1] for volume in services["grafana"]["volumes"])
+    folder = DEPLOY / "grafana" / "provisioning"
+    [provider] = yaml.safe_load((folder / "dashboards/boards.yaml").read_text())["providers"]
+    boards = DEPLOY / mounts[provider["options"]["path"]]
+    assert {path.name for path in boards.iterdir()} == {"fleet.json", "run.json"}
+    texts = [path.read_text() for path in boards.iterdir()]
+    uids = {json.loads(text)["uid"] for text in texts}
+    links = set(re.findall(r'"url": "/d/([\w-]+)', "".join(texts)))
+    assert links == uids  # each leads to the other
+    [source] = yaml.safe_load((folder / "datasources/prometheus.yaml").read_text())["datasources"]
+    assert source["url"] == "http://prometheus:9090"
+    assert services["grafana"]["environment"]["GF_SERVER_PROTOCOL"] == "https"
+
+
 def test_compose__fits_its_schema_and_a_mistake_does_not() -> None:
     from jsonschema import Draft7Validator
 
@@ -262,6 +321,9 @@ def test_units__are_verified_and_a_mistake_is_told(tmp_path: Path) -> None:
         assert "UMask=0077" in text
         assert "LimitCORE=0" in text
         assert "Restart=always" in text
+        asked = ["security", "--offline=true", "--threshold=30", str(tmp_path / unit.name)]
+        found = subprocess.run(["systemd-analyze", *asked], capture_output=True, check=False)
+        assert found.returncode == 0, "more than 3.0 of 10 exposed"
     wrong = UNITS[0].read_text().replace("Restart=always", "Restart=evermore")
     assert "evermore" in verify("wrong.service", wrong)
 

@@ -6,6 +6,7 @@ and shorter waits. The programs are of Debian's package prometheus (`make promet
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -26,7 +27,7 @@ from distributed.security import Security
 from privpipe.cluster.executors.dask_executor import DaskExecutor
 from privpipe.cluster.workers.certificates import make_certificates
 from privpipe.cluster.workers.processes import write_configuration
-from privpipe.cluster.workers.progress import ShowProgress
+from privpipe.cluster.workers.progress import PROMISED, RELEASED, ShowProgress
 from tests.operations.test_alerts import ROOT, RUN, TOOLS
 from tests.operations.whole_cluster import free_port, wait_for
 
@@ -107,6 +108,22 @@ class Watched:
         return {one["alertname"] for one in self.query('ALERTS{alertstate="firing"}')}
 
 
+def read_panels() -> list[tuple[str, str]]:
+    """Titles and expressions of Grafana's boards and of KEDA, of the run that is shown.
+
+    What `privpipe gaps` and a gate write is on no scheduler here.
+    """
+    scaled = yaml.safe_load((DEPLOY / "kubernetes" / "scaling.yaml").read_text())["spec"]
+    found = [("scaling", str(scaled["triggers"][0]["metadata"]["query"]))]
+    for path in sorted((DEPLOY / "grafana" / "boards").glob("*.json")):
+        for panel in json.loads(path.read_text())["panels"]:
+            for target in panel["targets"]:
+                expression = target["expr"].replace("$run", RUN.run)
+                if not any(name in expression for name in (PROMISED, RELEASED)):
+                    found.append((f"{path.stem}: {panel['title']}", expression))
+    return found
+
+
 @pytest.fixture
 def watched(tmp_path: Path) -> Iterator[Watched]:
     found = Watched(tmp_path)
@@ -143,6 +160,8 @@ def test_compose__is_watched_by_certificate_and_its_accidents_are_noticed(watche
         DaskExecutor(client, RUN.run).show(RUN)
         [seen] = wait_for("the run", lambda: watched.query("privpipe_run_state"), 30)
     assert (seen["release"], seen["run"], seen["state"]) == ("people.zarr", "0badcafe", "running")
+    for title, expression in read_panels():
+        wait_for(title, lambda asked=expression: watched.query(asked), 30)
     assert watched.list_firing() == set()
     # The driver is gone without a word; then the workers, then the scheduler.
     wait_for("silent", lambda: watched.list_firing() == {"PrivpipeSilent"}, 120)

@@ -8,6 +8,7 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from privpipe.command import gaps_command as command
@@ -34,7 +35,7 @@ from privpipe.store.access.workspace import hold_workspace
 from privpipe.store.arrays.layout import root_document
 from privpipe.store.collections.growing_collection import append_partition
 from tests.cluster.workers.test_monitoring import read_gauges
-from tests.operations.increments import CONFIGURATION, INGEST, day
+from tests.operations.increments import CONFIGURATION, INGEST, append, day
 
 CONFIG = """
 [collection]
@@ -308,3 +309,23 @@ def test_gaps__of_a_configuration_that_is_gone_are_missing_and_can_be_waived(
     assert not started  # each run would end by the same
     gaps_command("release", "", False, waive=True)
     gaps_command("release", "", False)
+
+
+def test_gaps__of_a_partition_that_came_later_are_not_waived_with_those_of_its_time(
+    nightly: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing said that a partition was not released whose time another had been waived at."""
+    monkeypatch.setattr(command, "find_deployments", lambda _: [])
+    monkeypatch.setattr(command, "list_waiting", lambda _: {})
+    monkeypatch.setattr(command.prefect_server, "prepare_prefect", lambda: None)
+    Path(nightly.config).write_text(CONFIGURATION.format(folder=tmp_path, budget=0.05, drift=5.0))
+    note_promises([nightly], BEGIN)
+    rows = np.random.default_rng(4).normal(size=(6, 40, 3))
+    append(tmp_path, "a", rows[0], 1)
+    gaps_command("release", "", False, waive=True)
+    for name, number, is_new in (("b", 1, False), ("a", 2, True)):  # beside it, and in its place
+        append(tmp_path, name, rows[number], 1, replacing=is_new)
+        with pytest.raises(ClusterError, match="1 of"):
+            gaps_command("release", "", False)
+        gaps_command("release", "", False, waive=True)
+    assert len({one["part"] for one in read_ledger("release", "waived")}) == 3

@@ -84,6 +84,8 @@ class WholeCluster:
         self.ports = {name: free_port() for name in PORTS}
         self.secret = secrets.token_hex(16)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.own: dict[str, dict[str, str]] = {}
+        """Variables of single processes."""
         make_certificates(folder / "certs")
         config = write_configuration(folder / "certs")
         # The test's own sessions and settings are none of theirs.
@@ -191,7 +193,7 @@ class WholeCluster:
             self.processes[name] = subprocess.Popen(
                 self.commands[name],
                 cwd="/" if name == "database" else self.folder,
-                env=self.environment,
+                env=self.environment | self.own.get(name, {}),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -49,9 +49,11 @@ exposed_max = 0.15
 
 
 @contextmanager
-def open_installation(folder: Path) -> Iterator[WholeCluster]:
+def open_installation(
+    folder: Path, make: Callable[[Path], WholeCluster] = WholeCluster
+) -> Iterator[WholeCluster]:
     """Everything started and deployed, and a release to compare with, made in one process."""
-    whole = WholeCluster(folder)
+    whole = make(folder)
     address = f'address = "tls://127.0.0.1:{whole.ports["scheduler"]}"'
     usual = {
         "hidden": "secret",
@@ -72,8 +74,10 @@ def open_installation(folder: Path) -> Iterator[WholeCluster]:
     (whole.folder / "automations.yaml").write_text((ROOT / "deploy/automations.yaml").read_text())
     try:
         whole.start(*(name for name in whole.commands if name != "runs"))
+        made = {one["Name"] for one in store(whole).list_buckets()["Buckets"]}
         for bucket in ("records", "releases"):
-            store(whole).create_bucket(Bucket=bucket)
+            if bucket not in made:
+                store(whole).create_bucket(Bucket=bucket)
             # Who writes twice is seen: each write stays as a version.
             store(whole).put_bucket_versioning(
                 Bucket=bucket, VersioningConfiguration={"Status": "Enabled"}

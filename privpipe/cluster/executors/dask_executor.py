@@ -1,6 +1,7 @@
 """An executor on Dask workers: what is sent or held is the result of a task, never scattered."""
 
 import itertools
+import math
 import secrets
 import time
 from collections import defaultdict, deque
@@ -253,6 +254,9 @@ def submit(
 IN_FLIGHT_PER_THREAD = 3
 """Tasks submitted per worker thread: one at work, two waiting close by."""
 
+COUNT_EVERY = 5.0
+"""Seconds between two looks at how many threads there are."""
+
 TELL_EVERY = 0.5
 """Seconds between two looks at how far a pass has come."""
 
@@ -354,17 +358,23 @@ class DaskExecutor(local.Executor):
         sent = [self._ready(value) for value in shared]
         queue, under_way = iter(tasks), dict[Future[Any], str]()
 
-        def submit_next() -> None:
-            if (task := next(queue, None)) is not None:
+        limit, counted = 1, -math.inf
+
+        def fill() -> None:
+            nonlocal limit, counted
+            if time.monotonic() - counted >= COUNT_EVERY:
+                # A run begins with the first worker, and its others come when their machines do.
+                # For one at least: with no worker tasks wait on the scheduler, as `_await` says.
+                with suppress(Exception):  # of a scheduler that is lost the futures say so
+                    n_threads = sum(self.client.nthreads().values())
+                    limit, counted = max(1, n_threads) * IN_FLIGHT_PER_THREAD, time.monotonic()
+            while len(under_way) < limit and (task := next(queue, None)) is not None:
                 name, arguments = task
                 key = f"{prefix}-{self.run}-{name}"
                 under_way[submit(self.client, function, *sent, *arguments, key=key)] = name
 
-        # At least one: with no worker yet the tasks wait on the scheduler, and `_await`
-        # reports it.
-        for _ in range(max(1, self.measure().n_threads) * IN_FLIGHT_PER_THREAD):
-            submit_next()
         try:
+            fill()
             while under_way:
                 for future in self._await(set(under_way), prefix, 1):
                     name, outcome = under_way.pop(future), _outcome(future)
@@ -372,7 +382,7 @@ class DaskExecutor(local.Executor):
                     # holds a bounded number of results.
                     future.release()
                     yield name, outcome
-                    submit_next()
+                    fill()
         finally:
             # Also when the caller stops early, or a receipt could not be stored.
             self.client.cancel(list(under_way))

@@ -253,7 +253,7 @@ def draw_runs(plugin: ShowProgress | None) -> str:
         runs=plugin.list_runs(),
         heads=heads,
         workers=len(plugin.scheduler.workers),
-        memory=round(100 * plugin.measure_memory()),
+        memory=round(100 * max(plugin.measure_memory().values(), default=0.0)),
         lost=plugin.lost_workers,
     ).decode()
 

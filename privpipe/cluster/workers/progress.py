@@ -253,11 +253,10 @@ class ShowProgress(SchedulerPlugin):
             for run in reversed(self.runs.values())
         ]
 
-    def measure_memory(self) -> float:
-        """Largest share of its memory that a worker uses."""
+    def measure_memory(self) -> dict[str, float]:
+        """Share of its memory that each worker uses, by name."""
         workers = [one for one in self.scheduler.workers.values() if one.memory_limit]
-        shares = [float(one.metrics.get("memory", 0)) / one.memory_limit for one in workers]
-        return max(shares, default=0.0)
+        return {str(w.name): float(w.metrics.get("memory", 0)) / w.memory_limit for w in workers}
 
 
 class OneRun:
@@ -303,9 +302,12 @@ class RunCollector(Collector):
                 newest[run.deployment] = max(newest.get(run.deployment, 0.0), run.published)
         yield _date(newest)
         if isinstance(self.source, ShowProgress):
-            values = (self.source.lost_workers, self.source.measure_memory())
-            for (name, about), value in zip(OF_ALL.items(), values, strict=True):
-                yield GaugeMetricFamily(name, about, value=float(value))
+            (lost, of_lost), (memory, of_memory) = OF_ALL.items()
+            yield GaugeMetricFamily(lost, of_lost, value=float(self.source.lost_workers))
+            family = GaugeMetricFamily(memory, of_memory, labels=["worker"])
+            for worker, share in self.source.measure_memory().items():
+                family.add_metric([worker], share)
+            yield family
 
 
 def _labels(run: Any) -> list[str]:

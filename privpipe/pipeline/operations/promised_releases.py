@@ -51,11 +51,14 @@ class Promised:
         Its logical time.
     outcome, reason
         What became of it, and why.
+    part
+        Folder of a partition when it was appended, of which one time may have several.
     """
 
     time: datetime
     outcome: Outcome
     reason: str = ""
+    part: str = ""
 
     def describe(self) -> dict[str, str]:
         """For machines."""
@@ -69,8 +72,8 @@ def _ledger(name: str) -> str:
 def read_ledger(name: str, part: str = "promises") -> list[dict[str, Any]]:
     """What was promised of a deployment, the oldest first; empty where nothing was.
 
-    The part "waived" has releases that will not be made: logical time, outcome, and when that was
-    noted.
+    The part "waived" has releases and partitions that will not be made: logical time, outcome,
+    which partition, and when that was noted.
     """
     try:
         with fsspec.open(_ledger(name)) as file:
@@ -145,7 +148,7 @@ def judge_promises(
     due: Sequence[tuple[datetime, str]],
     waiting: Mapping[datetime, str],
     now: datetime,
-    waived: Collection[datetime] = (),
+    waived: Collection[tuple[datetime, str]] = (),
 ) -> Iterator[Promised]:
     """What became of each.
 
@@ -157,7 +160,7 @@ def judge_promises(
         Logical times for which Prefect's server has a run that has not ended, with its state.
     now
     waived
-        Logical times of releases that will not be made.
+        Logical times and parts of what will not be made.
     """
     by_config = dict[str, list[datetime]]()
     for time, path in due:
@@ -176,7 +179,7 @@ def judge_promises(
         some = times if configuration_file.PLACE in pattern else times[-1:]
         found += [_judge(pattern, time, waiting, now) for time in some]
     for one in sorted(found, key=lambda one: one.time):
-        is_waived = one.outcome in GAPS and one.time in waived
+        is_waived = one.outcome in GAPS and (one.time, one.part) in waived
         yield replace(one, outcome="waived") if is_waived else one
 
 
@@ -226,18 +229,19 @@ def judge_partitions(options: RunOptions, until: datetime) -> Iterator[Promised]
         time = configuration_file.read_time(partition.time)
         if time > until:
             continue
+        part = partition.known_by[1]
         if partition.content in released or (
             withdrawn and ledger.is_withdrawn(partition.known_by, withdrawn)
         ):
-            yield Promised(time, "made")
+            yield Promised(time, "made", part=part)
         elif is_held(url):
-            yield Promised(time, "waiting", "a run is at work")
+            yield Promised(time, "waiting", "a run is at work", part)
         else:
             outcome, reason = _explain(url, time, until + GRACE)
             # Drift is of the partitions that it names, and stops no other.
             if reason.startswith("drift: ") and repr(partition.name) not in reason:
                 outcome, reason = "missing", "no run has taken it"
-            yield Promised(time, outcome, reason)
+            yield Promised(time, outcome, reason, part)
 
 
 def find_newest(promised: Sequence[Promised], config: str) -> float:

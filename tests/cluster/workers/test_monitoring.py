@@ -60,6 +60,12 @@ def read_gauges(text: str) -> dict[tuple[str, str], float]:
     return found
 
 
+def list_memory(gauges: dict[tuple[str, str], float]) -> list[tuple[str, float]]:
+    """Workers whose memory is known, and its share."""
+    memory = "privpipe_worker_memory_ratio"
+    return [(word, share) for (name, word), share in gauges.items() if name == memory and share]
+
+
 def fetch(client: Client, page: str) -> bytes:
     link = client.dashboard_link.removesuffix("/status")
     with urllib.request.urlopen(f"{link}/{page}", timeout=30) as answer:
@@ -93,11 +99,14 @@ def test_gauges__of_file_and_scheduler_are_the_same_and_whole(
     deadline = time.monotonic() + 20
     while True:
         served = read_gauges(fetch(client, "metrics").decode())
-        if served["privpipe_worker_memory_ratio", ""] > 0 or time.monotonic() > deadline:
+        if list_memory(served) or time.monotonic() > deadline:
             break
         time.sleep(0.1)
     assert served.pop(("privpipe_lost_workers", "")) >= 0
-    assert 0 < served.pop(("privpipe_worker_memory_ratio", "")) < 1
+    workers = client.scheduler_info(n_workers=-1)["workers"].values()
+    assert {name for name, _ in list_memory(served)} == {str(one["name"]) for one in workers}
+    for name, share in list_memory(served):
+        assert served.pop(("privpipe_worker_memory_ratio", name)) == share < 1
     assert served.pop(("privpipe_heartbeat_age_seconds", "")) < 30
     in_file.pop(("privpipe_heartbeat_age_seconds", ""))
     assert served == in_file
@@ -109,10 +118,10 @@ def test_gauges__of_a_scheduler_that_ended_give_way_to_those_of_the_one_before(
     DaskExecutor(client, NOW.run).show(NOW)
     wait_shown(client, NOW)
     with connect(ClusterOptions(workers=1, dashboard="127.0.0.1:0")) as other:
-        assert ("privpipe_worker_memory_ratio", "") in read_gauges(fetch(other, "metrics").decode())
+        assert ("privpipe_lost_workers", "") in read_gauges(fetch(other, "metrics").decode())
     served = read_gauges(fetch(client, "metrics").decode())
     assert served["privpipe_run_stage", "clean"] == 1
-    assert served["privpipe_worker_memory_ratio", ""] > 0
+    assert list_memory(served)
 
 
 def test_runs__two_at_once_have_series_of_their_own_and_a_dead_one_is_silent(
