@@ -136,6 +136,10 @@ def certify_set(name: str, seed: int, n_seeds: int) -> list[Row]:
             needed, there = count_records(max(by[best], 0.01), n_functions), shown[0].n_records
             title = f"records at which it would be twice that, {name}, {kind}"
             rows.append((title, needed, "records", "there are", there, needed / there))
+        if s[0].max() == 1:
+            least = bound_limit(there, n_functions, shown[0].correlation)
+            title = f"limit, {name}, {kind}, where the truth is {shown[0].correlation:.3f}"
+            rows.append((title, of[0], "correlation", "best possible", least, of[0] / least))
         mixed, strongest = shuffle_within(s[1], y[1], seed), max(halves.values())
         chance = max(find_in_halves(one, z[1], mixed, y[1], seed) for one in ADVERSARIES)
         title = f"strongest on other held-out records, {name}, {kind}"
