@@ -97,8 +97,8 @@ def _whiten(covariance: FloatArray) -> FloatArray:
 
 def limit_dependence(
     covariance: PartialCovariance, influences: FloatArray, n: float, confidence: float
-) -> tuple[float, float, float]:
-    """Upper limit of HSIC; the maximal correlation in the span without noise, and its limit.
+) -> tuple[float, float, float, float]:
+    """Upper limit of HSIC; maximal correlation in the span without noise; its upper, lower limit.
 
     Parameters
     ----------
@@ -134,8 +134,10 @@ def limit_dependence(
     # Squares of noise add up to a chi-square, whose root spreads less than one direction's value.
     noise = min(mean[2] / n / max(2 * upper[1] ** 2, 1e-300), 0.5)
     upper[1] = correlation + ndtri(confidence) * error[1] * np.sqrt(1 - noise)
-    found, limit = (remove_noise(min(one, 1.0), *(mean[2:] / n)) for one in (correlation, upper[1]))
-    return float(upper[0] ** 2), found, limit
+    shown = (correlation, upper[1], correlation - ndtri(confidence) * error[1])
+    found, limit, least = (remove_noise(min(max(one, 0), 1), *(mean[2:] / n)) for one in shown)
+    # What noise alone may show is nothing, however much that is.
+    return float(upper[0] ** 2), found, limit, least * (least > remove_noise(0, *(mean[2:] / n)))
 
 
 def remove_noise(correlation: float, left: float, right: float) -> float:

@@ -19,7 +19,7 @@ def _draw(n: int, strength: float, random: np.random.Generator) -> tuple[Any, An
     return np.column_stack([np.ones(n), np.eye(2)[target]]), left, np.eye(3)[private]
 
 
-def _measure(records: tuple[Any, Any, Any]) -> tuple[PartialCovariance, tuple[float, float, float]]:
+def _measure(records: tuple[Any, Any, Any]) -> tuple[PartialCovariance, tuple[float, ...]]:
     rows, n = np.column_stack(records), len(records[0])
     found = PartialCovariance.of(rows.T @ rows, n, records[0].shape[1], records[1].shape[1])
     of = found.measure_influences(records)
