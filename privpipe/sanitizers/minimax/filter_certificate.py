@@ -28,9 +28,10 @@ CHANCE = 0.01
 """Of a target that is lost: its dependence is no greater than this often by chance."""
 DRAWS = 6
 """Of landmarks; certificates are means, and so hardly depend on the seed."""
-PER_LANDMARK, MOST = (40, 20, 10), 256
-"""Records of a landmark, and the most of these. More span more functions, and fit more noise: more
-are taken while they surely show more than fewer seem to."""
+PER_LANDMARK = 40
+"""Records of a landmark, at least: more landmarks fit noise, and limits rise."""
+TIMES = (1, 2, 4)
+"""So many times as many span more functions: taken while they surely show more than fewer seem to."""
 
 
 @dataclass(frozen=True)
@@ -123,9 +124,10 @@ def certify_filter(
     # of the labels fits is what is taken off, wherever the landmarks lie.
     rounds = TrainingRounds(held_out, _AppliedFilter(fitted), tasks)
     shown: Certificate | None = None
-    for size in sorted({int(np.clip(held_out.n_records // per, 2, MOST)) for per in PER_LANDMARK}):
+    fewest = int(np.clip(held_out.n_records // PER_LANDMARK, 2, adversary_rounds.LANDMARKS))
+    for times in TIMES:
         drawn = [
-            _measure(rounds, tasks, _place_landmarks(rounds, size, rng), confidence)
+            _measure(rounds, tasks, _place_landmarks(rounds, times * fewest, rng), confidence)
             for rng in np.random.default_rng(seed).spawn(DRAWS)
         ]
         if shown and np.mean([least for least, _ in drawn]) <= shown.correlation:

@@ -57,6 +57,20 @@ def test_certificate__sees_an_output_of_any_scale() -> None:
     assert certify_filter(small, draw(1500, 1)).correlation_limit > one.correlation_limit - 0.05
 
 
+def test_certificate__takes_more_landmarks_where_they_surely_show_more() -> None:
+    """One for 40 records spans little of a chequered field: the limit was .46 of .80."""
+    random = np.random.default_rng(3)
+    x = random.normal(size=(2000, 2))
+    hidden = (np.sin(4 * x[:, 0]) * np.sin(4 * x[:, 1]) > 0) ^ (random.random(2000) < 0.1)
+    chequered = Records(x, desired=x[:, 0] > 0, confidential=hidden)
+    nothing = Records(x, desired=x[:, 0] > 0, confidential=random.random(2000) < 0.5)
+    filtered = LinearFilter("rand", np.eye(2), np.zeros(2))
+    many, few = (certify_filter(filtered, one) for one in (chequered, nothing))
+    assert (many.n_landmarks, few.n_landmarks) == (200, 50)
+    assert many.correlation_limit > 0.6
+    assert few.correlation_limit < 0.2
+
+
 @pytest.mark.parametrize("confidence", [95, 1.0, 0.0, float("nan")])
 def test_certificate__is_of_a_confidence_between_0_and_1(confidence: float) -> None:
     with pytest.raises(OptionError, match="confidence is"):
