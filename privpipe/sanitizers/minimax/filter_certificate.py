@@ -31,7 +31,7 @@ DRAWS = 6
 PER_LANDMARK = 40
 """Records of a landmark, at least: more landmarks fit noise, and limits rise."""
 TIMES = (1, 2, 4)
-"""So many times as many span more functions: taken while they surely show more than fewer seem to."""
+"""So many times as many span more functions: taken while they surely show more than fewer seem."""
 
 
 @dataclass(frozen=True)
