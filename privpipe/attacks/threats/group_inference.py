@@ -434,8 +434,6 @@ class _GroupReader:
         key = (self.target.position, self.source, fold)
         if key not in trained:
             trained[key] = self._read_records(split, prior)
-            if len(trained[key]) > 1:  # where they err apart, all of them know more than any one
-                trained[key]["all of them"] = np.mean(list(trained[key].values()), axis=0)
         for name, likelihoods in trained[key].items():
             summed = [part.sum(likelihoods) + np.log(prior) for part in (tune, test)]
             yield f"sum of log-probabilities of {name}", summed[0], summed[1]
