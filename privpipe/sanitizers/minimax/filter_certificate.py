@@ -133,8 +133,9 @@ def certify_filter(
         if shown and np.mean([least for least, _ in drawn]) <= shown.correlation:
             break
         names = [field.name for field in fields(Certificate)[:5]]
-        means: Any = {name: np.mean([getattr(one, name) for _, one in drawn]) for name in names}
-        shown = replace(drawn[0][1], **{name: float(mean) for name, mean in means.items()})
+        parts = [[getattr(one, name) for _, one in drawn] for name in names]
+        means: Any = dict(zip(names, map(float, np.mean(parts, axis=1)), strict=True))
+        shown = replace(drawn[0][1], **means)
     assert shown is not None, "the fewest landmarks come first"
     return shown
 
@@ -155,9 +156,9 @@ def _measure(
         raise _dead("its outputs say nothing of the target in held-out records")
     partial = dependence.PartialCovariance.of(products, n, n_given, n_left)
     _, influences = rounds.oracle(Dependence(lift, tasks, partial))
-    *limits, least = dependence.limit_dependence(partial, influences, n, confidence)
-    shown = Certificate(partial.norm**2, *limits, float(found[0]), int(n), n_left, confidence)
-    return least, shown
+    limits = dependence.limit_dependence(partial, influences, n, confidence)
+    shown = Certificate(partial.norm**2, *limits[:3], float(found[0]), int(n), n_left, confidence)
+    return limits[3], shown
 
 
 def check_converged(record: TrainingRecord) -> None:
