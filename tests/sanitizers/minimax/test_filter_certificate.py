@@ -71,6 +71,15 @@ def test_certificate__takes_more_landmarks_where_they_surely_show_more() -> None
     assert few.correlation_limit < 0.2
 
 
+def test_certificate__of_a_weak_target_is_not_refused_for_the_noise_of_more_landmarks() -> None:
+    random = np.random.default_rng(2)
+    x = random.normal(size=(800, 3))
+    weak = random.logistic(size=800) < 0.8 * x[:, 0]
+    records = Records(x, desired=weak, confidential=x[:, 1] > 0)
+    shown = certify_filter(LinearFilter("rand", np.eye(3), np.zeros(3)), records)
+    assert shown.n_landmarks == 80
+
+
 @pytest.mark.parametrize("confidence", [95, 1.0, 0.0, float("nan")])
 def test_certificate__is_of_a_confidence_between_0_and_1(confidence: float) -> None:
     with pytest.raises(OptionError, match="confidence is"):
