@@ -109,6 +109,7 @@ def list_training(findings: Mapping[str, Any], *, drawn: bool = True) -> Iterato
         "learned",
         n_iterations=len(history) - 1,
         n_rounds=int(at["rounds"][-1]),
+        gap=float(at["inner_gap"][-1]),
         stopped=TEXTS["stopped"].get(found["stopped"], found["stopped"]),
         bound=found["bound"],
         gained=float(at["phi"][0] - at["phi"].min()),

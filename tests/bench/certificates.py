@@ -14,7 +14,8 @@ from contextlib import suppress
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtri
+from scipy.optimize import brentq
+from scipy.special import chndtr, chndtrix
 
 from flows.reproduce.hamm_accuracies import draw_har_trial
 from privpipe import MinimaxOptions, Records, certify_filter, fit_minimax_filter
@@ -58,21 +59,35 @@ def shuffle_within(private: IntArray, target: IntArray, seed: int) -> IntArray:
     return dealt
 
 
-def count_records(correlation: float, n_functions: int) -> float:
-    """Records at which a limit, in the mean, is twice a correlation of so many functions.
+def bound_limit(n_records: float, n_functions: int, truth: float) -> float:
+    """The least median that a .95 limit of so many functions can have, whoever makes it.
 
-    The squared correlation in a sample of n is a noncentral chi-square of these degrees over n,
-    about normal: ``k + a`` with variance ``2 k + 4 a`` at ``a = n r^2``. The limit is the true one
-    that shows as much with probability .05.
+    With many records all that they say of k orthonormal functions is a normal vector around
+    ``sqrt(n)`` times the covariances. A limit is a test of every length of these: of .05 it may be
+    below the true one. Of tests of one length against a smaller one, directions being anything, the
+    most powerful one compares the vector's length (Hunt and Stein), whose square is a noncentral
+    chi-square. So no way to use the records, be it cross-fitting, a classifier's error, conformal
+    or PAC-Bayes, is below this in more than half of the samples.
+
+    >>> [round(bound_limit(970, k, 0.054) / 0.054, 2) for k in (1, 2, 24)]
+    [1.98, 2.03, 2.57]
+    """
+    before = n_records * truth**2
+    middle = chndtrix(0.5, n_functions, before)
+    after = brentq(lambda a: chndtr(middle, n_functions, a) - 0.05, before, before + 500)
+    return float(np.sqrt(after / n_records))
+
+
+def count_records(correlation: float, n_functions: int) -> float:
+    """Records at which `bound_limit` is twice a correlation of so many functions.
 
     >>> round(count_records(0.054, 1)), round(count_records(0.054, 24))
-    (1691, 2367)
+    (929, 1938)
     """
-    z = ndtri(0.95)
-    # 3 a = z sqrt(2 k + 16 a)
-    share = 16 * z**2 / 18
-    excess = share + np.sqrt(share**2 + 2 * n_functions * z**2 / 9)
-    return float(excess / correlation**2)
+    most = 100 / correlation**2
+    return float(
+        brentq(lambda n: bound_limit(n, n_functions, correlation) - 2 * correlation, 1, most)
+    )
 
 
 def correlate(scores: FloatArray, private: IntArray, target: IntArray) -> float:
@@ -121,6 +136,10 @@ def certify_set(name: str, seed: int, n_seeds: int) -> list[Row]:
             needed, there = count_records(max(by[best], 0.01), n_functions), shown[0].n_records
             title = f"records at which it would be twice that, {name}, {kind}"
             rows.append((title, needed, "records", "there are", there, needed / there))
+        if s[0].max() == 1:
+            least = bound_limit(there, n_functions, shown[0].correlation)
+            title = f"limit, {name}, {kind}, where the truth is {shown[0].correlation:.3f}"
+            rows.append((title, of[0], "correlation", "best possible", least, of[0] / least))
         mixed, strongest = shuffle_within(s[1], y[1], seed), max(halves.values())
         chance = max(find_in_halves(one, z[1], mixed, y[1], seed) for one in ADVERSARIES)
         title = f"strongest on other held-out records, {name}, {kind}"

@@ -68,8 +68,8 @@ def findings() -> dict[str, Any]:
 
 TRAINING = {
     "stopped": "progress",
-    "columns": ["iteration", "phi", "loss_desired:a", "loss_confidential:b", "rounds"],
-    "history": [[0, -0.1, 0.7, 0.69, 2], [1, -0.5, 0.2, 0.68, 5]],
+    "columns": ["iteration", "phi", "loss_desired:a", "loss_confidential:b", "inner_gap", "rounds"],
+    "history": [[0, -0.1, 0.7, 0.69, 0.0, 2], [1, -0.5, 0.2, 0.68, 3e-7, 5]],
     "tasks": ["desired:a", "confidential:b"],
     "baselines": [0.7, 0.693],
     "bound": 12.0,
@@ -86,6 +86,7 @@ def test_page__shows_how_a_filter_was_learned_and_whether_its_bound_says_anythin
         html = render_release_page(given)
         assert "How it was learned" in html
         assert "1 iterations in 5 rounds" in html
+        assert "within 3e-07 nats of the best of their kind" in html
         assert said in html
         assert ("vacuous" in html) == (bound == 12.0)
         assert "How it was learned" not in render_public_page(given)

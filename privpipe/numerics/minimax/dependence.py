@@ -97,8 +97,8 @@ def _whiten(covariance: FloatArray) -> FloatArray:
 
 def limit_dependence(
     covariance: PartialCovariance, influences: FloatArray, n: float, confidence: float
-) -> tuple[float, float, float]:
-    """Upper limit of HSIC; the maximal correlation in the span without noise, and its limit.
+) -> tuple[float, float, float, float]:
+    """Upper limit of HSIC; maximal correlation in the span without noise; its upper, lower limit.
 
     Parameters
     ----------
@@ -113,6 +113,9 @@ def limit_dependence(
     largest in the sample is at least the sample's value at the direction that is best in truth,
     and that one is an average, normal around the truth; so the sample's largest value, which fits
     noise too, plus the quantile of such an average covers the truth at least as often as said.
+    Where noise of k directions is most of what the correlation shows, its square is about a
+    noncentral chi-square ``k + a`` of variance ``2 k + 4 a``. The root of that has ``1 - k / (2 k +
+    2 a)`` of a normal's variance, and so much of it is taken.
 
     What the largest correlation fits of the noise is then taken off. Of a true correlation ``r``
     and many directions the sample shows ``(r^2 (1 - c) + c) (r^2 (1 - d) + d) / r^2``, c and d the
@@ -128,8 +131,13 @@ def limit_dependence(
     error = np.sqrt(np.maximum(square - mean**2, 0.0) / n)[:2]
     norm, correlation = np.array([covariance.norm, covariance.correlate()[0][0]])
     upper = np.array([norm, correlation]) + ndtri(confidence) * error
-    found, limit = (remove_noise(min(one, 1.0), *(mean[2:] / n)) for one in (correlation, upper[1]))
-    return float(upper[0] ** 2), found, limit
+    # Squares of noise add up to a chi-square, whose root spreads less than one direction's value.
+    noise = min(mean[2] / n / max(2 * upper[1] ** 2, 1e-300), 0.5)
+    upper[1] = correlation + ndtri(confidence) * error[1] * np.sqrt(1 - noise)
+    shown = (correlation, upper[1], correlation - ndtri(confidence) * error[1])
+    found, limit, least = (remove_noise(min(max(one, 0), 1), *(mean[2:] / n)) for one in shown)
+    # What noise alone may show is nothing, however much that is.
+    return float(upper[0] ** 2), found, limit, least * (least > remove_noise(0, *(mean[2:] / n)))
 
 
 def remove_noise(correlation: float, left: float, right: float) -> float:
