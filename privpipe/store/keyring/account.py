@@ -34,6 +34,15 @@ Action = Literal["reserve", "confirm", "void"]
 MOST_DELTA = 2.0**-60
 """Largest sum of deltas that any partition may lose."""
 
+# Each rule may fail, and which one stops may be chosen by what was seen: what they may fail with
+# adds up. The least of several at the whole delta failed ten times as often.
+GAUSSIAN_SHARE = 0.6
+"""Of delta: for all draws as Gaussian noise."""
+ORDERS = ((0.24, 1.2), (0.06, 5.0))
+"""Shares of delta for a Renyi order, and how far it is ahead; see `convert_rho`."""
+SUM_SHARE = 0.05
+"""Largest share of delta by sums alone, and once more by draws other than Gaussian ones."""
+
 
 @dataclass(frozen=True)
 class Charge:
@@ -99,35 +108,34 @@ class TotalLoss:
     ----------
     epsilon, delta
         Sums: basic composition.
-    rho
-        Sum of zero-concentrated losses.
-    chance
-        Sum of the deltas but for which that sum holds.
     gaussian, n_gaussian
-        That part of rho, and number of draws, which are Gaussian noise.
-    rest
-        Sum of the epsilons of all other draws.
+        Sum of zero-concentrated losses of Gaussian noise, and number of its draws.
+    chance
+        Sum of the deltas of all other draws.
+    rest, n_rest
+        Half the sum of the squares of their epsilons, and their number.
     """
 
     epsilon: float = 0.0
     delta: float = 0.0
-    rho: float = 0.0
-    chance: float = 0.0
     gaussian: float = 0.0
     n_gaussian: float = 0.0
+    chance: float = 0.0
     rest: float = 0.0
+    n_rest: float = 0.0
 
     @classmethod
     def of(cls, charges: Sequence[Charge | Entry]) -> Self:
         """Of different draws."""
+        others = [one for one in charges if one.rho is None]
         return cls(
             add_up_losses(one.epsilon for one in charges),
             add_up_losses(one.delta for one in charges),
-            add_up_losses(find_rho(o.epsilon) if o.rho is None else o.rho for o in charges),
-            add_up_losses(one.delta for one in charges if one.rho is None),
             add_up_losses(one.rho for one in charges if one.rho is not None),
-            float(sum(one.rho is not None for one in charges)),
-            add_up_losses(one.epsilon for one in charges if one.rho is None),
+            float(len(charges) - len(others)),
+            add_up_losses(one.delta for one in others),
+            add_up_losses(find_rho(one.epsilon) for one in others),
+            float(len(others)),
         )
 
     def add(self, other: "TotalLoss", times: int = 1) -> "TotalLoss":
@@ -139,24 +147,32 @@ class TotalLoss:
     def compose(self, delta: float) -> float:
         """Epsilon at a delta, by composition of many small losses; infinite at deltas like none.
 
-        The smaller of that of all concentrated losses, and that of Gaussian noise as one draw of
-        it, to which the epsilons of the rest are added; see `numerics.noise.composition`.
+        The least of several rules, each at its share of delta, so that it holds also where sizes
+        are chosen by what was seen; see PROOF.md of `numerics.noise`.
         """
-        left = delta - self.chance
-        if not (delta > MOST_DELTA and left > 0):
+        if not (delta > MOST_DELTA and self.chance <= SUM_SHARE * delta):
             return math.inf
         # What the discrete law may add to the Gaussian one, once for each draw.
         slack = MARGIN * self.n_gaussian
-        exact = bound_epsilon(self.gaussian, left * math.exp(-slack))
-        return min(convert_rho(self.rho, left), add_up_losses([exact, slack, self.rest]))
+        # What has epsilon is dominated by Gaussian noise of this rho.
+        rho = self.gaussian + math.pi / 2 * self.rest
+        exact = bound_epsilon(rho, GAUSSIAN_SHARE * delta * math.exp(-slack))
+        by_order = (
+            convert_rho(self.gaussian, share * delta, self.rest, self.n_rest, ahead)
+            for share, ahead in ORDERS
+        )
+        return min(add_up_losses([exact, slack]), *by_order)
 
     def within(self, limit: float, delta: float) -> bool:
-        """Whether one of the sums is within a limit of epsilon and of delta."""
+        """Whether one of the rules is within a limit of epsilon and of delta."""
         return self.find_epsilon(delta) <= limit
 
     def find_epsilon(self, delta: float) -> float:
         """The smallest epsilon that holds with a delta; infinite where none does."""
-        return min(self.epsilon if self.delta <= delta else math.inf, self.compose(delta))
+        # A first draw is chosen by nothing that was seen, and where it needs all of delta is last.
+        alone = delta <= MOST_DELTA or self.n_gaussian + self.n_rest <= 1
+        most = delta if alone else SUM_SHARE * delta
+        return min(self.epsilon if self.delta <= most else math.inf, self.compose(delta))
 
 
 @dataclass(frozen=True)
@@ -366,7 +382,7 @@ class Account:
             more = TotalLoss.of([charge])
             there = TotalLoss.of([*loss.charged.values()]), self.read_joined(charge.partition)
             # Many small losses are less together than their sum; see `numerics.noise.composition`.
-            composed = max(one.add(more).compose(most) for one in there)
+            composed = max(one.add(more).find_epsilon(most) for one in there)
             if composed <= limit:
                 return
             said = f" Composed, all are epsilon {composed:.3g} at that delta."
@@ -383,7 +399,8 @@ class Account:
             )
         if limit is None:
             return
-        if add_up_losses([max(loss.epsilon, joined.epsilon), charge.epsilon]) > limit:
+        # Composed, the sum was among the rules: its delta may be too large for it.
+        if said or add_up_losses([max(loss.epsilon, joined.epsilon), charge.epsilon]) > limit:
             self._refuse(charge, f"the limit of {limit:g}", said)
 
     def _refuse(self, charge: Charge, allowed: str, said: str = "") -> NoReturn:
