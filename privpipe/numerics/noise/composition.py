@@ -8,6 +8,7 @@ Gaussian noise alone is a tenth less; see `gaussian.bound_epsilon`.
 """
 
 import math
+from collections.abc import Sequence
 
 from scipy.optimize import brentq
 
@@ -21,7 +22,7 @@ def find_rho(epsilon: float) -> float:
 
 
 def convert_rho(
-    rho: float, delta: float, pure: float = 0.0, n_pure: float = 0.0, ahead: float = 1.0
+    rho: float, delta: float, pure: Sequence[tuple[float, float]] = (), ahead: float = 1.0
 ) -> float:
     """Least limit of epsilon that losses keep with delta; infinite where delta is not positive.
 
@@ -31,8 +32,8 @@ def convert_rho(
         Sum over Gaussian draws, not negative.
     delta
         Chance with which the epsilon may fail.
-    pure, n_pure
-        Half the sum of the squared epsilons of other draws, and their number.
+    pure
+        Of each class of other draws their number, and half the sum of their squared epsilons.
     ahead
         At least 1. The order less 1 is so many times the best one for Gaussian noise that uses the
         limit up; a larger one is better for few draws of large epsilons.
@@ -41,20 +42,21 @@ def convert_rho(
     -----
     Guarantee: a loss of order alpha is an epsilon, at any delta (Canonne, Kamath and Steinke 2020,
     corollary 13). What is returned passes at its own order, and so does any larger limit: PROOF.md.
-    Of draws with unequal epsilons the loss is concave in the squares, so that their mean bounds it.
+    Of a class with unequal epsilons the loss is concave in the squares: their mean bounds it.
 
     Examples
     --------
     >>> round(convert_rho(0.01, 1e-6), 3), convert_rho(0.01, 0.0)
     (0.622, inf)
-    >>> round(convert_rho(0.0, 1e-6, pure=365 * 0.5 * 0.1**2, n_pure=365), 1)
+    >>> round(convert_rho(0.0, 1e-6, [(365, 365 * 0.5 * 0.1**2)]), 1)
     11.0
     """
-    if not (rho < math.inf and pure < math.inf and delta > 0):
+    drawn = [(n, math.sqrt(2 * half / n)) for n, half in pure if half > 0]
+    if not (max([rho, *(epsilon for _, epsilon in drawn)]) < math.inf and delta > 0):
         return math.inf
-    if rho == pure == 0:
+    if rho == 0 and not drawn:
         return 0.0
-    log, epsilon = math.log(1 / delta), math.sqrt(2 * pure / n_pure) if pure else 0.0
+    log = math.log(1 / delta)
 
     def add(more: float) -> float:  # more is alpha - 1
         return log / more + math.log(more) - (1 + 1 / more) * math.log1p(more)
@@ -65,11 +67,13 @@ def convert_rho(
 
     def exceed(log_more: float) -> float:
         more = ahead * math.exp(log_more)
-        size, one = more * epsilon, epsilon
-        if size < 700:
-            ratio = 2 * math.sinh(size / 2) ** 2 + math.sinh(size) * math.tanh(epsilon / 2)
-            one = math.log1p(ratio) / more
-        lost = (1 + more) * rho + n_pure * one
+        lost = (1 + more) * rho
+        for n, epsilon in drawn:
+            size, one = more * epsilon, epsilon
+            if size < 700:
+                ratio = 2 * math.sinh(size / 2) ** 2 + math.sinh(size) * math.tanh(epsilon / 2)
+                one = math.log1p(ratio) / more
+            lost += n * one
         return lost * (1 + ROUNDING) + add(more) - bound(log_more)
 
     most = math.log(math.expm1(log))

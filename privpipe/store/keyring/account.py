@@ -11,6 +11,7 @@ that wrote nothing.
 import json
 import math
 import os
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -40,6 +41,8 @@ GAUSSIAN_SHARE = 0.6
 """Of delta: for all draws as Gaussian noise."""
 ORDERS = ((0.24, 1.2), (0.06, 5.0))
 """Shares of delta for a Renyi order, and how far it is ahead; see `convert_rho`."""
+CLASSES = tuple(2.0**k for k in range(-6, 4))
+"""Ends of classes of epsilons that count with their mean square."""
 SUM_SHARE = 0.05
 """Largest share of delta by sums alone, and once more by draws other than Gaussian ones."""
 
@@ -100,49 +103,50 @@ class Entry:
     rho: float | None = None
 
 
+def _measure(one: Charge | Entry) -> tuple[float, ...]:
+    """What `TotalLoss` sums up."""
+    gaussian = one.rho is not None
+    size = 0 if gaussian else 1 + bisect_left(CLASSES, one.epsilon)
+    there = [float(size == k) for k in range(1, len(CLASSES) + 2)]
+    other = 0.0 if gaussian else one.delta
+    halves = (find_rho(one.epsilon) if k else 0.0 for k in there)
+    return one.epsilon, one.delta, one.rho or 0.0, float(gaussian), other, *there, *halves
+
+
 @dataclass(frozen=True)
 class TotalLoss:
     """What several draws have cost together, rounded up.
 
     Parameters
     ----------
-    epsilon, delta
-        Sums: basic composition.
-    gaussian, n_gaussian
-        Sum of zero-concentrated losses of Gaussian noise, and number of its draws.
-    chance
-        Sum of the deltas of all other draws.
-    rest, n_rest
-        Half the sum of the squares of their epsilons, and their number.
+    sums
+        Of epsilon and delta: basic composition. Of zero-concentrated losses of Gaussian noise, of
+        its draws, and of the deltas of all others. Of these their number by `CLASSES`, and half
+        the squares of their epsilons.
     """
 
-    epsilon: float = 0.0
-    delta: float = 0.0
-    gaussian: float = 0.0
-    n_gaussian: float = 0.0
-    chance: float = 0.0
-    rest: float = 0.0
-    n_rest: float = 0.0
+    sums: tuple[float, ...] = (0.0,) * (7 + 2 * len(CLASSES))
 
     @classmethod
     def of(cls, charges: Sequence[Charge | Entry]) -> Self:
         """Of different draws."""
-        others = [one for one in charges if one.rho is None]
-        return cls(
-            add_up_losses(one.epsilon for one in charges),
-            add_up_losses(one.delta for one in charges),
-            add_up_losses(one.rho for one in charges if one.rho is not None),
-            float(len(charges) - len(others)),
-            add_up_losses(one.delta for one in others),
-            add_up_losses(find_rho(one.epsilon) for one in others),
-            float(len(others)),
-        )
+        columns = zip(cls().sums, *map(_measure, charges), strict=True)
+        return cls(tuple(map(add_up_losses, columns)))
+
+    @property
+    def epsilon(self) -> float:
+        """Sum of all epsilons."""
+        return self.sums[0]
+
+    @property
+    def delta(self) -> float:
+        """Sum of all deltas."""
+        return self.sums[1]
 
     def add(self, other: "TotalLoss", times: int = 1) -> "TotalLoss":
         """Both, the other so many times."""
-        mine, theirs = asdict(self), asdict(other)
-        more = {name: add_up_losses([theirs[name] * times]) for name in theirs}
-        return TotalLoss(*(add_up_losses([mine[name], more[name]]) for name in mine))
+        pairs = zip(self.sums, other.sums, strict=True)
+        return TotalLoss(tuple(add_up_losses([a, add_up_losses([b * times])]) for a, b in pairs))
 
     def compose(self, delta: float) -> float:
         """Epsilon at a delta, by composition of many small losses; infinite at deltas like none.
@@ -150,15 +154,17 @@ class TotalLoss:
         The least of several rules, each at its share of delta, so that it holds also where sizes
         are chosen by what was seen; see PROOF.md of `numerics.noise`.
         """
-        if not (delta > MOST_DELTA and self.chance <= SUM_SHARE * delta):
+        gaussian, n_gaussian, chance, *classes = self.sums[2:]
+        if not (delta > MOST_DELTA and chance <= SUM_SHARE * delta):
             return math.inf
+        numbers, halves = classes[: len(CLASSES) + 1], classes[len(CLASSES) + 1 :]
         # What the discrete law may add to the Gaussian one, once for each draw.
-        slack = MARGIN * self.n_gaussian
+        slack = MARGIN * n_gaussian
         # What has epsilon is dominated by Gaussian noise of this rho.
-        rho = self.gaussian + math.pi / 2 * self.rest
+        rho = gaussian + math.pi / 2 * add_up_losses(halves)
         exact = bound_epsilon(rho, GAUSSIAN_SHARE * delta * math.exp(-slack))
         by_order = (
-            convert_rho(self.gaussian, share * delta, self.rest, self.n_rest, ahead)
+            convert_rho(gaussian, share * delta, [*zip(numbers, halves, strict=True)], ahead)
             for share, ahead in ORDERS
         )
         return min(add_up_losses([exact, slack]), *by_order)
@@ -170,7 +176,7 @@ class TotalLoss:
     def find_epsilon(self, delta: float) -> float:
         """The smallest epsilon that holds with a delta; infinite where none does."""
         # A first draw is chosen by nothing that was seen, and where it needs all of delta is last.
-        alone = delta <= MOST_DELTA or self.n_gaussian + self.n_rest <= 1
+        alone = delta <= MOST_DELTA or sum(self.sums[3:4] + self.sums[5 : 6 + len(CLASSES)]) <= 1
         most = delta if alone else SUM_SHARE * delta
         return min(self.epsilon if self.delta <= most else math.inf, self.compose(delta))
 
@@ -266,17 +272,16 @@ def join_losses(losses: Sequence[Loss], meet: Callable[[str, str], bool]) -> Tot
     for loss in losses:
         for entry in loss.charged.values():
             by_run.setdefault(entry.run, {}).setdefault(loss.partition, []).append(entry)
-    names = list(asdict(TotalLoss()))
-    dearest: dict[str, list[Entry]] = {name: [] for name in names}
+    # By each measure the dearest: a group of the largest epsilon may have a smaller delta.
+    dearest: list[list[float]] = [[] for _ in TotalLoss().sums]
     for of_run in by_run.values():
         groups = _group(list(of_run), meet)
-        charged = [[entry for one in group for entry in of_run[one]] for group in groups]
-        lost = [asdict(TotalLoss.of(group)) for group in charged]
-        # By each measure the dearest: a group of the largest epsilon may have a smaller delta.
-        for name in names:
-            dearest[name] += charged[max(range(len(lost)), key=lambda i: lost[i][name])]
+        charged = [[_measure(entry) for one in group for entry in of_run[one]] for group in groups]
+        for k, measured in enumerate(dearest):
+            columns = [[one[k] for one in group] for group in charged]
+            measured += max(columns, key=add_up_losses)
     # Added up at once: each sum is rounded up.
-    return TotalLoss(**{name: asdict(TotalLoss.of(dearest[name]))[name] for name in names})
+    return TotalLoss(tuple(map(add_up_losses, dearest)))
 
 
 def _group(partitions: list[str], meet: Callable[[str, str], bool]) -> list[list[str]]:

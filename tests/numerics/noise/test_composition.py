@@ -11,7 +11,8 @@ import pytest
 
 from privpipe.numerics.noise.composition import convert_rho, find_rho
 from privpipe.numerics.noise.gaussian import bound_epsilon, find_delta, find_sigma
-from privpipe.store.keyring.account import Charge, TotalLoss
+from privpipe.store.keyring.account import GAUSSIAN_SHARE, Charge, TotalLoss
+from tests.numerics.noise.histories import find_exact, measure_histories
 
 
 @pytest.mark.parametrize("epsilon", [0.05, 0.3, 1.0, 4.0])
@@ -101,19 +102,27 @@ def test_compose__of_random_histories_is_never_below_the_exact_loss(seed: int) -
     assert _sum_delta(together, [each] * n_pure, found / (1.25 if n_pure else 1.05)) > 1e-6
 
 
-def _play(limit: float, delta: float, stop: Callable[[float], Charge | None]) -> float:
+def _play(
+    limit: float,
+    delta: float,
+    stop: Callable[[float], Charge | None],
+    full: float | None = None,
+    n_steps: int = 8,
+) -> float:
     """Delta of who draws little Gaussian noise at a time, and once something else, by what is seen.
 
     Parameters
     ----------
     stop
         What is drawn in the end, after Gaussian draws of so much rho: of an epsilon, or of a delta.
+    full
+        Largest rho of these; None: what the account admits.
 
     Notes
     -----
     A game with an end, solved from there: what is worth more at each loss of the Gaussian draws.
     """
-    n_steps, full = 8, 0.5 / find_sigma(limit, delta) ** 2
+    full = full or 0.5 / find_sigma(limit, GAUSSIAN_SHARE * delta) ** 2
     rho = full / n_steps
     step = math.sqrt(2 * rho) / 24  # of the grid of losses
     off = np.arange(-216, 217) * step
@@ -132,10 +141,8 @@ def _play(limit: float, delta: float, stop: Callable[[float], Charge | None]) ->
         drawn = yes * fail(loss + last.epsilon) + (1 - yes) * fail(loss - last.epsilon)
         return last.delta + (1 - last.delta) * drawn
 
-    # The last step is taken where the account admits no more of them.
-    steps = [k for k in range(1, n_steps + 1) if _total(k * rho).find_epsilon(delta) <= limit]
     value = np.zeros(len(loss))
-    for k in reversed(steps):
+    for k in range(n_steps, 0, -1):
         value = np.maximum(np.maximum(value, fail(loss)), end(k * rho))
         padded = np.concatenate([np.zeros(216), value, np.full(216, value[-1])])
         value = np.convolve(padded, kernel[::-1], mode="valid")
@@ -173,6 +180,41 @@ def test_compose__holds_where_the_next_size_depends_on_what_was_seen(limit: floa
 
     # What is left of delta where the noise was likely: nearly twice delta, once.
     assert _play(limit, delta, luckless) < delta
+
+
+@pytest.mark.parametrize("limit", [1.0, 3.0])
+def test_play__no_rule_is_within_a_twentieth_of_the_exact_loss_of_fixed_sizes(limit: float) -> None:
+    """One that admits all whose exact loss is the limit over 1.05 would fail more often."""
+    delta, at = 1e-6, limit / 1.05
+
+    def largest(done: float) -> Charge | None:
+        mu = math.sqrt(2 * done)
+        low, high = 0.0, limit
+        while high - low > 1e-4 * limit:
+            middle = (low + high) / 2
+            fits = find_exact(mu, [(1, middle)], at) <= delta
+            low, high = (middle, high) if fits else (low, middle)
+        return Charge("p", "n", low, 0.0, "r")
+
+    full = 0.5 / find_sigma(at, delta) ** 2
+    assert 1.3 * delta < _play(limit, delta, largest, full, n_steps=24) < 2 * delta
+
+
+def test_find_exact__is_that_of_all_outcomes() -> None:
+    for mu, sizes in ((0.3, [0.2, 0.2, 0.7]), (1.0, [0.05] * 5)):
+        groups = [(sizes.count(size), size) for size in sorted(set(sizes))]
+        for epsilon in (0.5, 2.0):
+            found = find_exact(mu, groups, epsilon)
+            assert found == pytest.approx(float(_sum_delta(1 / mu, sizes, epsilon)), rel=1e-9)
+
+
+@pytest.mark.parametrize("n", [60, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_find_epsilon__of_random_histories(n: int) -> None:
+    """Never below the exact loss; of Gaussian noise within .05 of it, of others within .22."""
+    worst = measure_histories(n, seed=5)
+    assert min(worst) >= 1.0
+    assert worst[0] <= 1.05
+    assert max(worst) <= 1.22
 
 
 def test_compose__takes_a_pure_draw_for_gaussian_noise_that_dominates_it() -> None:
