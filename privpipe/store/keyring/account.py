@@ -37,9 +37,9 @@ MOST_DELTA = 2.0**-60
 
 # Each rule may fail, and which one stops may be chosen by what was seen: what they may fail with
 # adds up. The least of several at the whole delta failed ten times as often.
-GAUSSIAN_SHARE = 0.6
+GAUSSIAN_SHARE = 0.63
 """Of delta: for all draws as Gaussian noise."""
-ORDERS = ((0.24, 1.2), (0.06, 5.0))
+ORDERS = ((0.22, 1.2), (0.05, 5.0))
 """Shares of delta for a Renyi order, and how far it is ahead; see `convert_rho`."""
 CLASSES = tuple(2.0**k for k in range(-6, 4))
 """Ends of classes of epsilons that count with their mean square."""
@@ -107,10 +107,10 @@ def _measure(one: Charge | Entry) -> tuple[float, ...]:
     """What `TotalLoss` sums up."""
     gaussian = one.rho is not None
     size = 0 if gaussian else 1 + bisect_left(CLASSES, one.epsilon)
-    there = [float(size == k) for k in range(1, len(CLASSES) + 2)]
-    other = 0.0 if gaussian else one.delta
-    halves = (find_rho(one.epsilon) if k else 0.0 for k in there)
-    return one.epsilon, one.delta, one.rho or 0.0, float(gaussian), other, *there, *halves
+    there = [size == k for k in range(1, len(CLASSES) + 2)]
+    halves = [k and find_rho(one.epsilon) for k in there]
+    both = one.rho or 0.0, gaussian, 0.0 if gaussian else one.delta
+    return tuple(map(float, (one.epsilon, one.delta, *both, *there, *halves)))
 
 
 @dataclass(frozen=True)
@@ -168,10 +168,6 @@ class TotalLoss:
             for share, ahead in ORDERS
         )
         return min(add_up_losses([exact, slack]), *by_order)
-
-    def within(self, limit: float, delta: float) -> bool:
-        """Whether one of the rules is within a limit of epsilon and of delta."""
-        return self.find_epsilon(delta) <= limit
 
     def find_epsilon(self, delta: float) -> float:
         """The smallest epsilon that holds with a delta; infinite where none does."""
@@ -350,7 +346,7 @@ class Account:
                 lost = fresh.read_joined(charge.partition)
                 if limit is None and lost.delta > at_delta:
                     fresh._refuse(charge, f"a delta of {at_delta:.2g}")
-                if limit is not None and not lost.within(limit, at_delta):
+                if limit is not None and lost.find_epsilon(at_delta) > limit:
                     fresh._refuse(charge, f"the limit of {limit:g}")
         except BaseException:
             # Whatever stopped us, a kill by the keyboard too: what was not written is not owed.
