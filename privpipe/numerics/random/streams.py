@@ -86,11 +86,9 @@ class KeyedStream:
             problem = f"A stream key has {KEY_BYTES} bytes; this one does not."
             raise OptionError(problem, remedy="Take it from privpipe.store.keyring.keys.make_key.")
         if not (isinstance(partition, str) and partition):
-            problem = "The partition digest is empty, or no text."
-            raise OptionError(problem, remedy="Give the source's digest.")
+            raise OptionError("The partition digest is empty, or no text.", remedy="Give it.")
         if not all(isinstance(one, int | np.integer) for one in (first_record, n_records)):
-            problem = "The first record or the number of records is no whole number."
-            raise OptionError(problem, remedy="Number the records of a partition from 0.")
+            raise OptionError("first_record or n_records is no whole number.", remedy="Use ints.")
         first, count = int(first_record), int(n_records)
         if first < 0 or count < 0 or first + count > MAX_RECORDS:
             problem = f"Records {first} to {first + count} are not within 0 to 2**63."
@@ -222,8 +220,7 @@ class KeyedStream:
 def _check_width(words_per_record: int) -> None:
     # A whole number of NumPy's is 64 bits, which the place of a word is not.
     if type(words_per_record) is not int or not 1 <= words_per_record <= MAX_WORDS:
-        problem = f"words_per_record is {words_per_record!r}."
-        raise OptionError(problem, remedy="Use an int from 1 to 2**31.")
+        raise OptionError(f"words_per_record is {words_per_record!r}.", remedy="Use 1 to 2**31.")
 
 
 def check_places(records: IntArray, n_records: int) -> IntArray:

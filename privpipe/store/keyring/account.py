@@ -154,19 +154,17 @@ class TotalLoss:
         The least of several rules, each at its share of delta, so that it holds also where sizes
         are chosen by what was seen; see PROOF.md of `numerics.noise`.
         """
-        gaussian, n_gaussian, chance, *classes = self.sums[2:]
+        gaussian, n_gaussian, chance, *rest = self.sums[2:]
         if not (delta > MOST_DELTA and chance <= SUM_SHARE * delta):
             return math.inf
-        numbers, halves = classes[: len(CLASSES) + 1], classes[len(CLASSES) + 1 :]
+        halves = rest[len(CLASSES) + 1 :]
         # What the discrete law may add to the Gaussian one, once for each draw.
         slack = MARGIN * n_gaussian
         # What has epsilon is dominated by Gaussian noise of this rho.
         rho = gaussian + math.pi / 2 * add_up_losses(halves)
         exact = bound_epsilon(rho, GAUSSIAN_SHARE * delta * math.exp(-slack))
-        by_order = (
-            convert_rho(gaussian, share * delta, [*zip(numbers, halves, strict=True)], ahead)
-            for share, ahead in ORDERS
-        )
+        pure = [*zip(rest, halves, strict=False)]
+        by_order = [convert_rho(gaussian, share * delta, pure, ahead) for share, ahead in ORDERS]
         return min(add_up_losses([exact, slack]), *by_order)
 
     def find_epsilon(self, delta: float) -> float:
