@@ -130,7 +130,7 @@ def _count_left(total: TotalLoss, loss: Loss, epsilon: float, delta: float) -> i
     if not entries:
         return MOST_LEFT
     tried, delta = range(1, MOST_LEFT + 1), delta or max(MOST_DELTA, entries[-1].delta)
-    return bisect_left(tried, True, key=lambda n: not total.add(one, n).within(epsilon, delta))
+    return bisect_left(tried, True, key=lambda n: total.add(one, n).find_epsilon(delta) > epsilon)
 
 
 def _show_account(

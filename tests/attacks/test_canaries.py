@@ -210,9 +210,8 @@ def test_limit_noise__finds_half_scale_at_any_width_and_epsilon(
         assert fitted.canary_noise is None  # one of six that are drawn: guesses show it
         return
     assert limit(fitted) > 1
-    if law != "privunit":  # whose size is that of the table that is drawn from
-        halve(monkeypatch, law)
-    assert limit(fitted, 2.0 if law == "privunit" else 1.0) < 0.6
+    halve(monkeypatch, law)
+    assert limit(fit_noisy(width, noise=law, epsilon=epsilon)) < 0.6
 
 
 @pytest.mark.parametrize("width", [1, 20])

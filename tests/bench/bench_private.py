@@ -21,6 +21,7 @@ from privpipe.records.memory import Records
 from privpipe.sanitizers import METHODS
 from privpipe.sanitizers.masking.private_masking import MaskingPrivateOptions, fit_with_key
 from tests.bench.bench_masking import Row, spend
+from tests.numerics.noise.histories import KINDS, measure_histories
 from tests.sanitizers.masking.test_private_masking import fit_adassp
 
 EPSILONS = (0.1, 1.0, 10.0)
@@ -92,6 +93,8 @@ def run(small: bool) -> list[Row]:
             floor = found.epsilon_floor
             name = f"audit of {law}, one coordinate"
             rows.append((name, floor, "nats shown", "promised", epsilon, floor / epsilon))
+    for name, worst in zip(KINDS, measure_histories(20 if small else 400, seed=1), strict=False):
+        rows.append((f"account, {name} draws", worst, "at most", "exact loss", 1.0, worst))
     n = 200 if small else 2_000
     stream = KeyedStream(bytes(32), partition="p", first_record=0, n_records=n)
     mine = spend(lambda: draw_discrete_gaussian([2**80] * n, stream)) / n * 1e6

@@ -147,7 +147,13 @@ def estimate_covariances(blocks: Blocks, names: Sequence[str], noise: FloatArray
     # The noise is in the deviations: of few records their mean square is less by both.
     values = (covariance * n / (n - 1) - np.diag(noise))[rows, columns]
     pairs = [f"{names[i]}, {names[j]}" for i, j in np.transpose([rows, columns]).tolist()]
-    return _list(pairs, values, variances, freedom=n - 1)
+    # The error of a variance is a share of it, noise included: limits reach further above. Few
+    # records say so little of that share that these had no end.
+    total = np.where(rows == columns, covariance[rows, columns], math.inf)
+    most = 0.5 / stdtrit(n - 1, 0.5 + LEVEL / 2) ** 2
+    growth = np.minimum(variances / np.maximum(total**2, np.finfo(np.float64).tiny), most)
+    lean = np.where(rows == columns, growth * covariance[rows, columns], 0.0)
+    return _list(pairs, values, variances, lean, growth, 0 * lean, freedom=n - 1)
 
 
 def estimate_regression(blocks: Blocks, names: Sequence[str], noise: FloatArray) -> list[Estimate]:
@@ -226,8 +232,8 @@ def _check_spread(spread: FloatArray) -> None:
 def _check_determined(determined: bool, level: float) -> None:
     if not determined:
         raise InputError(
-            "The features hardly vary in some direction beside the noise: at level "
-            f"{level:g} nothing is determined.",
+            "The features hardly vary in some direction beside the noise, or records are few: at "
+            f"level {level:g} nothing is determined.",
             remedy="Use fewer features, a release with a larger epsilon, or more records; "
             f"above level {LEVEL:g}, a lower one.",
             code="not-determined",

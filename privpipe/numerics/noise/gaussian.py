@@ -146,18 +146,12 @@ def find_sigma(epsilon: float, delta: float) -> float:
 
 
 def convert_mu(mu: float, delta: float) -> float:
-    """Least epsilon of Gaussian noise of deviation ``1 / mu`` at sensitivity 1, to a millionth.
+    """Least epsilon of Gaussian noise of deviation ``1 / mu`` at sensitivity 1, rounded down.
 
     >>> convert_mu(0.0, 1e-6), round(convert_mu(1 / 4.225, 1e-6), 3)
     (0.0, 1.0)
     """
-    low, high = 0.0, 2.0**10
-    if mu == 0 or find_delta(1 / mu, 0.0) <= delta:
-        return 0.0
-    while high - low > 1e-6 * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if find_delta(1 / mu, middle) > delta else (low, middle)
-    return low
+    return bound_epsilon(mu * mu / 2, delta) * (1 - 3e-6)
 
 
 @cache

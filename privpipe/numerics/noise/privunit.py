@@ -247,6 +247,22 @@ def _make_table(n: int, epsilon: float) -> tuple[Table, float, float, float]:
     return (levels * (large + 1), offsets, chances), float(f"{gain:.10g}"), square, loss
 
 
+def find_least_error(width: int, epsilon: float) -> float:
+    """Least squared error of a unit record under any law of this epsilon, by no table.
+
+    That of a cap on the sphere: Bhowmick et al. 2018, Asi, Feldman and Talwar 2022.
+
+    >>> round(find_least_error(20, 8.0), 2)
+    2.13
+    """
+    a, odds = (width - 1) / 2, math.exp(epsilon)
+    edges = np.linspace(0.0, 1.0, 2**14, endpoint=False)
+    share = special.betainc(a, a, (1 - edges) / 2)
+    log = a * np.log1p(-(edges**2)) - special.betaln(a, a) - (width - 2) * math.log(2)
+    gains = (odds - 1) * np.exp(log) / (width - 1) / (odds * share + 1 - share)
+    return float(1 / gains.max() ** 2 - 1)
+
+
 @dataclass(frozen=True)
 class PrivUnitNoise:
     """Releases of norm ``sqrt(n) / gain`` whose mean over the words is the bounded record.

@@ -4,7 +4,6 @@ AES-256 in counter mode (NIST SP 800-38A) under subkeys from HKDF-SHA256 (RFC 58
 word can be had directly: runs of records by one counter-mode call, scattered ones block by block.
 """
 
-import operator
 from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
@@ -86,9 +85,11 @@ class KeyedStream:
         if not isinstance(key, bytes) or len(key) != KEY_BYTES:
             problem = f"A stream key has {KEY_BYTES} bytes; this one does not."
             raise OptionError(problem, remedy="Take it from privpipe.store.keyring.keys.make_key.")
-        if not partition:
-            raise OptionError("The partition digest is empty.", remedy="Give the source's digest.")
-        first, count = operator.index(first_record), operator.index(n_records)
+        if not (isinstance(partition, str) and partition):
+            raise OptionError("The partition digest is empty, or no text.", remedy="Give it.")
+        if not all(isinstance(one, int | np.integer) for one in (first_record, n_records)):
+            raise OptionError("first_record or n_records is no whole number.", remedy="Use ints.")
+        first, count = int(first_record), int(n_records)
         if first < 0 or count < 0 or first + count > MAX_RECORDS:
             problem = f"Records {first} to {first + count} are not within 0 to 2**63."
             raise OptionError(problem, remedy="Number the records of a partition from 0.")
@@ -207,8 +208,8 @@ class KeyedStream:
         return encryptor
 
     def _subkey(self, purpose: str, words_per_record: int) -> bytes:
-        if not purpose:
-            raise OptionError("The purpose of a draw is empty.", remedy="Name it.")
+        if not (isinstance(purpose, str) and purpose):
+            raise OptionError("The purpose of a draw is empty, or no text.", remedy="Name it.")
         _check_width(words_per_record)
         fields = (purpose.encode(), str(words_per_record).encode(), self._partition.encode())
         # Lengths before contents: no two lists of fields are written alike.
@@ -217,15 +218,18 @@ class KeyedStream:
 
 
 def _check_width(words_per_record: int) -> None:
-    if not 1 <= words_per_record <= MAX_WORDS:
-        raise OptionError(f"words_per_record is {words_per_record}.", remedy="Use 1 to 2**31.")
+    # A whole number of NumPy's is 64 bits, which the place of a word is not.
+    if type(words_per_record) is not int or not 1 <= words_per_record <= MAX_WORDS:
+        raise OptionError(f"words_per_record is {words_per_record!r}.", remedy="Use 1 to 2**31.")
 
 
 def check_places(records: IntArray, n_records: int) -> IntArray:
     """Numbers of records as an array, or OptionError if one is not within the run."""
     places = np.asarray(records)
-    if places.size and not 0 <= places.min() <= places.max() < n_records:
-        problem = f"A record is not within the run of {n_records}."
+    # Half a record was the one before it.
+    whole = places.dtype.kind in "iu"
+    if places.size and not (whole and 0 <= places.min() <= places.max() < n_records):
+        problem = f"A record is not within the run of {n_records}, or no whole number."
         raise OptionError(problem, remedy="Number the records of a run from 0.")
     return places
 

@@ -17,7 +17,7 @@ from privpipe.fitted_names import giving_back
 from privpipe.numerics.noise import bounding, estimates
 from privpipe.numerics.noise.estimates import Estimate, Quantity, choose_response
 from privpipe.numerics.noise.mechanism import Law, Mechanism, Order
-from privpipe.numerics.noise.privunit import MOST_EPSILON, PrivUnitNoise
+from privpipe.numerics.noise.privunit import MOST_EPSILON, PrivUnitNoise, find_least_error
 from privpipe.numerics.random.record_hash import digest_records
 from privpipe.numerics.random.streams import KEY_BYTES, KeyedStream
 from privpipe.promises import check_promise
@@ -301,9 +301,10 @@ class NoisyFilter:
         after: object = self.after[0] if self.after else None
         spread, noise = self.mechanism.spread, self.mechanism.noise
         if isinstance(noise, PrivUnitNoise):
-            # Releases have one length; about their mean, the corner, they vary by so much less.
+            # About their mean, the corner, releases vary by no less, whatever table was made.
             whole = after is None and noise.n_signs == self.n_bounded
-            return math.sqrt(spread**2 - 1 / self.n_bounded) if whole else None
+            n, epsilon = self.n_bounded, noise.epsilon
+            return math.sqrt(find_least_error(n, epsilon) / n) if whole else None
         if not isinstance(after, Projects | None):
             return None
         mixed = np.ones(1) if after is None else (after.weights**2).sum(axis=0)

@@ -11,6 +11,7 @@ that wrote nothing.
 import json
 import math
 import os
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -33,6 +34,17 @@ Action = Literal["reserve", "confirm", "void"]
 # Deltas were once summed and never limited: a sum of many tiny chances is no tiny chance.
 MOST_DELTA = 2.0**-60
 """Largest sum of deltas that any partition may lose."""
+
+# Each rule may fail, and which one stops may be chosen by what was seen: what they may fail with
+# adds up. The least of several at the whole delta failed ten times as often.
+GAUSSIAN_SHARE = 0.63
+"""Of delta: for all draws as Gaussian noise."""
+ORDERS = ((0.22, 1.2), (0.05, 5.0))
+"""Shares of delta for a Renyi order, and how far it is ahead; see `convert_rho`."""
+CLASSES = tuple(2.0**k for k in range(-6, 4))
+"""Ends of classes of epsilons that count with their mean square."""
+SUM_SHARE = 0.05
+"""Largest share of delta by sums alone, and once more by draws other than Gaussian ones."""
 
 
 @dataclass(frozen=True)
@@ -91,72 +103,76 @@ class Entry:
     rho: float | None = None
 
 
+def _measure(one: Charge | Entry) -> tuple[float, ...]:
+    """What `TotalLoss` sums up."""
+    gaussian = one.rho is not None
+    size = 0 if gaussian else 1 + bisect_left(CLASSES, one.epsilon)
+    there = [size == k for k in range(1, len(CLASSES) + 2)]
+    halves = [k and find_rho(one.epsilon) for k in there]
+    both = one.rho or 0.0, gaussian, 0.0 if gaussian else one.delta
+    return tuple(map(float, (one.epsilon, one.delta, *both, *there, *halves)))
+
+
 @dataclass(frozen=True)
 class TotalLoss:
     """What several draws have cost together, rounded up.
 
     Parameters
     ----------
-    epsilon, delta
-        Sums: basic composition.
-    rho
-        Sum of zero-concentrated losses.
-    chance
-        Sum of the deltas but for which that sum holds.
-    gaussian, n_gaussian
-        That part of rho, and number of draws, which are Gaussian noise.
-    rest
-        Sum of the epsilons of all other draws.
+    sums
+        Of epsilon and delta: basic composition. Of zero-concentrated losses of Gaussian noise, of
+        its draws, and of the deltas of all others. Of these their number by `CLASSES`, and half
+        the squares of their epsilons.
     """
 
-    epsilon: float = 0.0
-    delta: float = 0.0
-    rho: float = 0.0
-    chance: float = 0.0
-    gaussian: float = 0.0
-    n_gaussian: float = 0.0
-    rest: float = 0.0
+    sums: tuple[float, ...] = (0.0,) * (7 + 2 * len(CLASSES))
 
     @classmethod
     def of(cls, charges: Sequence[Charge | Entry]) -> Self:
         """Of different draws."""
-        return cls(
-            add_up_losses(one.epsilon for one in charges),
-            add_up_losses(one.delta for one in charges),
-            add_up_losses(find_rho(o.epsilon) if o.rho is None else o.rho for o in charges),
-            add_up_losses(one.delta for one in charges if one.rho is None),
-            add_up_losses(one.rho for one in charges if one.rho is not None),
-            float(sum(one.rho is not None for one in charges)),
-            add_up_losses(one.epsilon for one in charges if one.rho is None),
-        )
+        columns = zip(cls().sums, *map(_measure, charges), strict=True)
+        return cls(tuple(map(add_up_losses, columns)))
+
+    @property
+    def epsilon(self) -> float:
+        """Sum of all epsilons."""
+        return self.sums[0]
+
+    @property
+    def delta(self) -> float:
+        """Sum of all deltas."""
+        return self.sums[1]
 
     def add(self, other: "TotalLoss", times: int = 1) -> "TotalLoss":
         """Both, the other so many times."""
-        mine, theirs = asdict(self), asdict(other)
-        more = {name: add_up_losses([theirs[name] * times]) for name in theirs}
-        return TotalLoss(*(add_up_losses([mine[name], more[name]]) for name in mine))
+        pairs = zip(self.sums, other.sums, strict=True)
+        return TotalLoss(tuple(add_up_losses([a, add_up_losses([b * times])]) for a, b in pairs))
 
     def compose(self, delta: float) -> float:
         """Epsilon at a delta, by composition of many small losses; infinite at deltas like none.
 
-        The smaller of that of all concentrated losses, and that of Gaussian noise as one draw of
-        it, to which the epsilons of the rest are added; see `numerics.noise.composition`.
+        The least of several rules, each at its share of delta, so that it holds also where sizes
+        are chosen by what was seen; see PROOF.md of `numerics.noise`.
         """
-        left = delta - self.chance
-        if not (delta > MOST_DELTA and left > 0):
+        gaussian, n_gaussian, chance, *rest = self.sums[2:]
+        if not (delta > MOST_DELTA and chance <= SUM_SHARE * delta):
             return math.inf
+        halves = rest[len(CLASSES) + 1 :]
         # What the discrete law may add to the Gaussian one, once for each draw.
-        slack = MARGIN * self.n_gaussian
-        exact = bound_epsilon(self.gaussian, left * math.exp(-slack))
-        return min(convert_rho(self.rho, left), add_up_losses([exact, slack, self.rest]))
-
-    def within(self, limit: float, delta: float) -> bool:
-        """Whether one of the sums is within a limit of epsilon and of delta."""
-        return self.find_epsilon(delta) <= limit
+        slack = MARGIN * n_gaussian
+        # What has epsilon is dominated by Gaussian noise of this rho.
+        rho = gaussian + math.pi / 2 * add_up_losses(halves)
+        exact = bound_epsilon(rho, GAUSSIAN_SHARE * delta * math.exp(-slack))
+        pure = [*zip(rest, halves, strict=False)]
+        by_order = [convert_rho(gaussian, share * delta, pure, ahead) for share, ahead in ORDERS]
+        return min(add_up_losses([exact, slack]), *by_order)
 
     def find_epsilon(self, delta: float) -> float:
         """The smallest epsilon that holds with a delta; infinite where none does."""
-        return min(self.epsilon if self.delta <= delta else math.inf, self.compose(delta))
+        # A first draw is chosen by nothing that was seen, and where it needs all of delta is last.
+        alone = delta <= MOST_DELTA or sum(self.sums[3:4] + self.sums[5 : 6 + len(CLASSES)]) <= 1
+        most = delta if alone else SUM_SHARE * delta
+        return min(self.epsilon if self.delta <= most else math.inf, self.compose(delta))
 
 
 @dataclass(frozen=True)
@@ -250,17 +266,16 @@ def join_losses(losses: Sequence[Loss], meet: Callable[[str, str], bool]) -> Tot
     for loss in losses:
         for entry in loss.charged.values():
             by_run.setdefault(entry.run, {}).setdefault(loss.partition, []).append(entry)
-    names = list(asdict(TotalLoss()))
-    dearest: dict[str, list[Entry]] = {name: [] for name in names}
+    # By each measure the dearest: a group of the largest epsilon may have a smaller delta.
+    dearest: list[list[float]] = [[] for _ in TotalLoss().sums]
     for of_run in by_run.values():
         groups = _group(list(of_run), meet)
-        charged = [[entry for one in group for entry in of_run[one]] for group in groups]
-        lost = [asdict(TotalLoss.of(group)) for group in charged]
-        # By each measure the dearest: a group of the largest epsilon may have a smaller delta.
-        for name in names:
-            dearest[name] += charged[max(range(len(lost)), key=lambda i: lost[i][name])]
+        charged = [[_measure(entry) for one in group for entry in of_run[one]] for group in groups]
+        for k, measured in enumerate(dearest):
+            columns = [[one[k] for one in group] for group in charged]
+            measured += max(columns, key=add_up_losses)
     # Added up at once: each sum is rounded up.
-    return TotalLoss(**{name: asdict(TotalLoss.of(dearest[name]))[name] for name in names})
+    return TotalLoss(tuple(map(add_up_losses, dearest)))
 
 
 def _group(partitions: list[str], meet: Callable[[str, str], bool]) -> list[list[str]]:
@@ -329,7 +344,7 @@ class Account:
                 lost = fresh.read_joined(charge.partition)
                 if limit is None and lost.delta > at_delta:
                     fresh._refuse(charge, f"a delta of {at_delta:.2g}")
-                if limit is not None and not lost.within(limit, at_delta):
+                if limit is not None and lost.find_epsilon(at_delta) > limit:
                     fresh._refuse(charge, f"the limit of {limit:g}")
         except BaseException:
             # Whatever stopped us, a kill by the keyboard too: what was not written is not owed.
@@ -366,7 +381,7 @@ class Account:
             more = TotalLoss.of([charge])
             there = TotalLoss.of([*loss.charged.values()]), self.read_joined(charge.partition)
             # Many small losses are less together than their sum; see `numerics.noise.composition`.
-            composed = max(one.add(more).compose(most) for one in there)
+            composed = max(one.add(more).find_epsilon(most) for one in there)
             if composed <= limit:
                 return
             said = f" Composed, all are epsilon {composed:.3g} at that delta."
@@ -383,7 +398,8 @@ class Account:
             )
         if limit is None:
             return
-        if add_up_losses([max(loss.epsilon, joined.epsilon), charge.epsilon]) > limit:
+        # Composed, the sum was among the rules: its delta may be too large for it.
+        if said or add_up_losses([max(loss.epsilon, joined.epsilon), charge.epsilon]) > limit:
             self._refuse(charge, f"the limit of {limit:g}", said)
 
     def _refuse(self, charge: Charge, allowed: str, said: str = "") -> NoReturn:
