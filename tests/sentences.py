@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from collections.abc import Iterator
 
 from tests.words import ROOT, read_pages
@@ -69,6 +70,10 @@ def find_long() -> dict[str, list[str]]:
     for path in sorted((ROOT / "privpipe").rglob("*.py")):
         said = (s for text in list_messages(path.read_text()) for s in split_sentences(text))
         found[str(path.relative_to(ROOT))] = [s for s in said if is_long(s)]
+    commands = tomllib.loads((ROOT / "privpipe/command/commands.toml").read_text())
+    options = (one for about in commands.values() for one in about.get("options", {}).values())
+    texts = [text for one in options for text in one.values() if isinstance(text, str)]
+    found["commands.toml"] = [s for text in texts for s in split_sentences(text) if is_long(s)]
     return {name: said for name, said in found.items() if said}
 
 

@@ -76,6 +76,7 @@ def read_pages() -> Iterator[tuple[Path, str]]:
     for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md"):
         yield ROOT / name, (ROOT / name).read_text()
     written = (ROOT / "privpipe").rglob("*.j2"), (ROOT / "privpipe").glob("report/templates/*.yaml")
+    written = *written, (ROOT / "privpipe").glob("command/*.toml")
     for path in sorted(path for paths in written for path in paths):
         yield path, path.read_text()
 
