@@ -5,7 +5,6 @@ file system paths, so that a bucket works wherever a folder does. The few things
 system has (a rename, a private folder) go by the path that `local_path` gives.
 """
 
-import asyncio
 import errno
 import math
 import os
@@ -25,7 +24,8 @@ import numpy as np
 import zarr
 from zarr.abc.store import ByteRequest, Store
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
-from zarr.core.sync import sync
+from zarr.core.common import concurrent_map
+from zarr.core.sync import collect_aiterator, sync
 from zarr.storage import FsspecStore, LocalStore, StorePath
 
 from privpipe.errors import FormatError, OptionError, StoreError, printable
@@ -75,7 +75,11 @@ def keep_file(path: str, content: bytes, *, replacing: bool, flushed: bool = Tru
     return True
 
 
-def flush_tree(path: str, progress: Callable[[int], None] | None = None) -> None:
+Progress = Callable[[int], None] | None
+"""Called with a number of files or objects that came since the last call."""
+
+
+def flush_tree(path: str, progress: Progress = None) -> None:
     """Flush every file and folder below a path; needed once, before it is shown.
 
     Parameters
@@ -85,10 +89,7 @@ def flush_tree(path: str, progress: Callable[[int], None] | None = None) -> None
     progress
         Called, on this thread, with the number of files flushed since the last call.
     """
-    if os.path.isfile(path):
-        flush(path)
-        return
-    folders = [folder for folder, _, _ in os.walk(path)]
+    folders = [folder for folder, _, _ in os.walk(path)] or [path]
     # Files before folders: a name may survive only when its content has.
     files = list(_walk_files(path))
     # A flush waits for the disk, which takes several at once.
@@ -251,16 +252,8 @@ async def get(store: Store, key: str) -> bytes | None:
 
 def read_many(store: Store, keys: Sequence[str]) -> dict[str, bytes]:
     """The objects of some keys, requested at once; one that is not there is empty."""
-    limit = asyncio.Semaphore(MOST_AT_ONCE)
-
-    async def read(key: str) -> bytes:
-        async with limit:
-            return await get(store, key) or b""
-
-    async def read_all() -> list[bytes]:
-        return await asyncio.gather(*map(read, keys))
-
-    return dict(zip(keys, sync(read_all()), strict=True))
+    found = sync(concurrent_map([(store, key) for key in keys], get, MOST_AT_ONCE))
+    return {key: content or b"" for key, content in zip(keys, found, strict=True)}
 
 
 def read_all(store: Store, prefix: str = "") -> dict[str, bytes]:
@@ -338,20 +331,14 @@ def list_keys(store: Store, prefix: str = "", *, unfinished: bool = False) -> li
     """
     # s3fs lists an emptied folder as an object of its own, by its whole path.
     folder = str(getattr(store, "path", ""))
-
-    async def collect() -> list[str]:
-        found = [key async for key in store.list_prefix(prefix)]
-        return [
-            key for key in found if key != folder and (unfinished or not key.endswith(UNFINISHED))
-        ]
-
     forget_listings(store)
     try:
-        return sorted(sync(collect()))
+        found = sorted({*collect_aiterator(store.list_prefix(prefix))} - {folder})
     except FileNotFoundError:
         return []
     finally:
         forget_listings(store)
+    return [key for key in found if unfinished or not key.endswith(UNFINISHED)]
 
 
 def list_names(url: str) -> list[str]:
@@ -448,20 +435,16 @@ def delete_tree(store: Store, *, keep: str | None = None) -> None:
 def delete_keys(store: Store, keys: Iterable[str]) -> None:
     """Delete some objects of a store, in this order on a file system."""
     # Of files one after the other: a kill leaves those of the end, not any.
-    limit = asyncio.Semaphore(1 if isinstance(store, LocalStore) else MOST_AT_ONCE)
+    limit = 1 if isinstance(store, LocalStore) else MOST_AT_ONCE
 
     async def delete(key: str) -> None:
-        async with limit:
-            if not isinstance(store, FsspecStore):
-                return await store.delete(key)
-            # Not by the store, which takes names with * ? [ for patterns and deletes what fits.
-            with suppress(FileNotFoundError):
-                await store.fs._rm_file(f"{store.path}/{key}")
+        if not isinstance(store, FsspecStore):
+            return await store.delete(key)
+        # Not by the store, which takes names with * ? [ for patterns and deletes what fits.
+        with suppress(FileNotFoundError):
+            await store.fs._rm_file(f"{store.path}/{key}")
 
-    async def delete_all() -> None:
-        await asyncio.gather(*map(delete, keys))
-
-    sync(delete_all())
+    sync(concurrent_map([(key,) for key in keys], delete, limit))
 
 
 def delete_place(url: str) -> None:

@@ -8,7 +8,7 @@ require comes last.
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from privpipe.errors import StoreError
@@ -51,7 +51,14 @@ def hold_destination(url: str, *, last: str = ROOT_DOCUMENT) -> Iterator[str]:
             workspace.remove_workspace(url)
 
 
-def show_made(url: str, work: str, last: bytes, *, name: str = ROOT_DOCUMENT) -> None:
+def show_made(
+    url: str,
+    work: str,
+    last: bytes,
+    *,
+    name: str = ROOT_DOCUMENT,
+    progress: objects.Progress = None,
+) -> None:
     """Write the last object, then make all visible in one step.
 
     Parameters
@@ -60,6 +67,8 @@ def show_made(url: str, work: str, last: bytes, *, name: str = ROOT_DOCUMENT) ->
         The destination, and where `hold_destination` said to write.
     last, name
         Content and name of the last object.
+    progress
+        As of `move_made`.
 
     Raises
     ------
@@ -73,10 +82,10 @@ def show_made(url: str, work: str, last: bytes, *, name: str = ROOT_DOCUMENT) ->
             raise already_exists(url)
         return
     objects.write_bytes(objects.open_store(work), name, last)
-    move_made(made, path)
+    move_made(made, path, progress)
 
 
-def move_made(made: str, path: str, progress: Callable[[int], None] | None = None) -> None:
+def move_made(made: str, path: str, progress: objects.Progress = None) -> None:
     """Rename a finished file or folder to its place, flushed first; nothing is overwritten.
 
     Without it a power cut may leave the name of what has lost its contents.

@@ -10,7 +10,6 @@ are in the root document, so that a worker reads and trusts one block at a time,
 grow with the collection.
 """
 
-import asyncio
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +25,7 @@ from pydantic import TypeAdapter, ValidationError
 from zarr.abc.store import Store
 from zarr.codecs import Crc32cCodec
 from zarr.core.buffer import default_buffer_prototype
+from zarr.core.common import concurrent_map
 from zarr.core.sync import sync
 from zarr.storage import MemoryStore
 
@@ -362,13 +362,10 @@ def read_columns(
     plans = [next(plan for plan in sealed.plans if plan.name == name) for name in names]
     rows = plans[0].chunk_rows
     chunks, store = range(start // rows, -(-stop // rows)), _open(sealed.url)
-
-    async def fetch() -> list[OctetArray]:
-        objects = ((plan, chunk) for plan in plans for chunk in chunks)
-        return await asyncio.gather(*(_fetch(store, sealed, *one) for one in objects))
+    objects = [(store, sealed, plan, chunk) for plan in plans for chunk in chunks]
 
     def read() -> dict[str, AnyArray]:
-        found = iter(sync(fetch()))
+        found = iter(sync(concurrent_map(objects, _fetch)))
         first = chunks.start * rows
         return {
             plan.name: _decode(plan, [next(found) for _ in chunks])[start - first : stop - first]

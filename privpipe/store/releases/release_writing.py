@@ -6,7 +6,7 @@ protocol, its invariants and what was rejected.
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import chain
@@ -26,7 +26,7 @@ from privpipe.store.access import location, objects, workspace
 from privpipe.store.access.location import join, local_path, measure_objects, shown
 from privpipe.store.arrays import factored_basis, layout
 from privpipe.store.arrays.blocks import Receipt, digest_receipts, measure_object
-from privpipe.store.arrays.destination import move_made
+from privpipe.store.arrays.destination import show_made
 from privpipe.store.arrays.layout import root_document
 
 _RECEIPTS = TypeAdapter(list[Receipt])
@@ -213,7 +213,7 @@ def publish_release(
     plan: ReleasePlan,
     receipts: Mapping[int, Receipt],
     header: Mapping[str, Any],
-    progress: Callable[[int], None] | None = None,
+    progress: objects.Progress = None,
 ) -> None:
     """Write receipts and header, then make the release visible in one step.
 
@@ -259,20 +259,14 @@ def publish_release(
         layout.consolidate(documents),
     )
     layout.check_output_free(plan.url)
-    path, data = local_path(plan.url), local_path(plan.data_url)
-    if path is None or data is None:
-        _copy_made(plan, progress)
-        # The root last, and only if none is there: of two runs one publishes.
-        if not location.create_bytes(join(plan.url, layout.ROOT_DOCUMENT), document):
-            raise layout.already_exists(plan.url)
-        return
-    objects.write_bytes(store, layout.ROOT_DOCUMENT, document)
     objects.drop_unfinished(plan.data_url)
-    # Flushed before the rename: a power cut may otherwise leave the name of what lost its contents.
-    move_made(data, path, progress)
+    if local_path(plan.url) is None:
+        _copy_made(plan, progress)
+    # The root last, and only if none is there: of two runs one publishes.
+    show_made(plan.url, plan.data_url, document, progress=progress)
 
 
-def _copy_made(plan: ReleasePlan, progress: Callable[[int], None] | None) -> None:
+def _copy_made(plan: ReleasePlan, progress: objects.Progress) -> None:
     """Have the store copy what passed the gate to its place, and hold lengths against each other.
 
     Raises
