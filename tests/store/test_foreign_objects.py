@@ -19,10 +19,11 @@ from privpipe.pipeline.operations.record_removal import end_exchange
 from privpipe.store.access import location, objects
 from privpipe.store.access.location import create_bytes
 from privpipe.store.access.workspace import ERASED, hold_workspace, is_held, workspace_url
+from privpipe.store.arrays import destination
 from privpipe.store.collections.collection import open_collection
 from privpipe.store.collections.growing_collection import append_partition
 from privpipe.store.collections.ingest import ingest
-from privpipe.store.releases import export, release_writing
+from privpipe.store.releases import export
 from privpipe.store.releases.export import export_release
 from tests.operations.increments import append, configure, release
 from tests.store.releases.test_export import make_release
@@ -138,7 +139,7 @@ def test_purge__removes_what_the_run_copied_and_no_more(
     write_small_collection(f"{tmp_path}/records.zarr", n_records=60)
     with serial_flows(), monkeypatch.context() as patch:
         # As where another made the root in between, and took it away again.
-        patch.setattr(release_writing.location, "create_bytes", lambda *_: False)
+        patch.setattr(destination, "create_bytes", lambda *_: False)
         with pytest.raises(StoreError, match="exists; nothing is ever overwritten"):
             run_serially(make_options(f"{tmp_path}/records.zarr", f"{place}/r.zarr"))
     assert "features/c/0/0" in keys_of(f"{place}/r.zarr")

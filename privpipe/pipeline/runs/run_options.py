@@ -8,6 +8,7 @@ import hashlib
 import json
 import operator
 import warnings
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from dask.utils import parse_bytes
@@ -324,14 +325,16 @@ class RunOptions(DescribedBelow, BaseModel):
         How they are judged is no part of it: a corrected limit resumes the run that failed.
         Which records the fit does not see is.
         """
-        excluded = {"cluster", "gate", "audit", "privacy", "compare", "about"}
-        content = self.model_dump(mode="json", exclude=excluded)
+        judging = dict.fromkeys(("gate", "audit", "compare", "about"), True)
+        return self.digest_without(judging | {"privacy": {"account", "limit", "ephemeral"}})
+
+    def digest_without(self, left_out: Mapping[str, Any], **more: str) -> str:
+        """SHA-256 of the configuration without some of it, and of what else is given."""
         # A key that came after the first release of a version is left out at its default, so that a
         # run that an older version began has the digest that it had then.
-        if not self.collection.standardise:
-            del content["collection"]["standardise"]
-        del content["collection"]["subject"]
-        content["privacy"] = {"records_per_subject": self.privacy.records_per_subject}
+        late = {"subject"} if self.collection.standardise else {"subject", "standardise"}
+        less = {**left_out, "cluster": True, "collection": late | left_out.get("collection", set())}
+        content = self.model_dump(mode="json", exclude=less)
         for section, keys in self.name_subject().items():
             content[section] = content.get(section, {}) | keys
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(content | more, sort_keys=True).encode()).hexdigest()

@@ -33,7 +33,7 @@ from privpipe.pipeline.runs.run import HOLDOUT, MOST_RECORDS, Run, find_attack_o
 from privpipe.protocols import Column, FloatArray, IntArray, Shard, Shards
 from privpipe.records.memory import Records
 from privpipe.records.sampling import join_records
-from privpipe.report.audit_text import say
+from privpipe.report.audit_text import read_texts, say
 from privpipe.sanitizers import METHODS
 from privpipe.store.collections.collection import Collection
 
@@ -42,13 +42,6 @@ MOST_CHUNKS = 4
 
 SHARES = (0.001, 0.01, 0.05)
 """Shares of the variance that are suggested as budgets."""
-
-UNPROTECTED = (
-    "surrogates carry exact coefficients, so that single records are not protected. Whoever knows "
-    "all others solves for the one that is left, and so does whoever has a release without it"
-)
-
-UNGATED = "or set [gate] enforce = false, which publishes it as not gated"
 
 
 @dataclass(frozen=True)
@@ -277,20 +270,17 @@ def check_gate(run: Run) -> None:
     attacked = find_attack_options(options)
     for column in training.schema.confidential:
         attack_options.check_adversaries(column.name, column.is_categorical, attacked)
-    mixes, way = run.method.releases == "surrogate", "Name what is to be attacked"
+    mixes = run.method.releases == "surrogate"
     # Surrogates without noise give exact coefficients away.
     exact = mixes and options.method.consumes() is None
-    why, unknown = "", "; unknown never passes."
-    if not training.confidential and not mixes:
-        why = "no variable is named as confidential, so that nothing would be shown"
-    elif mixes and not options.audit.holdout > 0:
-        why = "[audit] holdout is 0, so that no record is known to be in no surrogate"
-        way = "Hold records out"
-    elif not options.audit.adversaries and training.confidential:
-        why = "[audit] adversaries is empty, so that nothing would be attacked"
-    elif exact and options.gate.single_records != "unprotected":
-        why, unknown = UNPROTECTED, "."
-        way = 'Accept that by name, with [gate] single_records = "unprotected"'
+    cases = {
+        "unnamed": not training.confidential and not mixes,
+        "no_holdout": mixes and not options.audit.holdout > 0,
+        "no_adversary": not options.audit.adversaries and training.confidential,
+        "unprotected": exact and options.gate.single_records != "unprotected",
+    }
+    if case := next((name for name, is_so in cases.items() if is_so), ""):
+        why, way = read_texts("words.yaml")["closed_gates"][case]
     else:
         forecast = GateForecast(options, training, 0 if mixes else earlier.count_earlier(run))
         needs = forecast.find_hardest()
@@ -298,13 +288,10 @@ def check_gate(run: Run) -> None:
         # (`has_room`) is the operator's to risk, and only said.
         if needs is None or needs.can_pass:
             return
-        why, unknown = needs.describe(), ""
-        way = (
-            f"So many records can show: {write_keys(forecast.suggest())}. Or train on more "
-            "records, name fewer [audit] adversaries"
-        )
-    problem = f"The gate cannot be passed: {why}{unknown}"
-    raise OptionError(problem, remedy=f"{way}, {UNGATED}.", code="gate-cannot-pass")
+        why, way = needs.describe(), say("way_to_pass", keys=write_keys(forecast.suggest()))
+    problem = f"The gate cannot be passed: {why}"
+    remedy = f"{way}, or set [gate] enforce = false, which publishes it as not gated."
+    raise OptionError(problem, remedy=remedy, code="gate-cannot-pass")
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,6 @@ difference of each feature's mean is measured in standard deviations of the trai
 an interval.
 """
 
-import hashlib
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -100,18 +98,9 @@ def find_history(options: RunOptions) -> History:
     """The history that a configuration makes."""
     training = open_collection(options.training_path)
     # How and where a release is made and judged is no part of its history; what is held out is.
-    apart = {"cluster", "gate", "audit", "collection", "release"}
-    content = options.model_dump(mode="json", exclude=apart)
-    content["collection"] = options.collection.model_dump(mode="json", exclude={"path"})
-    if not options.collection.standardise:  # as before there was such a key
-        del content["collection"]["standardise"]
-    content["release"] = options.release.model_dump(mode="json", exclude={"path"})
-    del content["collection"]["subject"]
-    for section, keys in options.name_subject().items():
-        content[section] = content.get(section, {}) | keys
-    content["training"] = training.digest
-    del content["privacy"]["ephemeral"]  # says nothing of what is released
-    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    apart = {"gate": True, "audit": True, "collection": {"path"}, "release": {"path"}}
+    apart["privacy"] = {"ephemeral"}
+    digest = options.digest_without(apart, training=training.digest)
     url = options.release.path
     model, report = (companion_url(url, f"{digest[:8]}.{end}") for end in ("model.zarr", "report"))
     return History(digest, model, report)
