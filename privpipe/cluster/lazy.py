@@ -85,7 +85,7 @@ def apply_dataset(
     if isinstance(raw.data, da.Array):
         released: Any = apply_lazily(fitted, raw.data, streams=streams)
     else:
-        released = _apply(fitted, raw.to_numpy(), 0, streams)
+        released = _apply_block(raw.to_numpy(), fitted, [0], streams, (0, 0))
     along = raw.dims[1]
     rest = dataset.drop_vars(features)
     # Coordinates of raw features would name filtered ones.
@@ -144,10 +144,7 @@ def _apply_block(
     x: Block, fitted: RecordMap, at: list[int], streams: StreamOf | None, block_id: tuple[int, int]
 ) -> Block:
     """Worker side: one block; its place among the blocks gives the numbers of its records."""
-    return _apply(fitted, x, at[block_id[0]], streams)
-
-
-def _apply(fitted: RecordMap, x: Block, start: int, streams: StreamOf | None) -> Block:
+    start = at[block_id[0]]
     return fitted.apply(x, None if streams is None else streams(start, start + len(x)))
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
+from operator import attrgetter
 from typing import Any, TypeVar, cast
 from weakref import WeakSet
 
@@ -49,19 +50,18 @@ class ResidentOracle:
     """
 
     def __init__(self, executor: "DaskExecutor", question: local.ShardSum) -> None:
-        self.executor, self.question, client = executor, question, executor.client
+        self.executor, self.question = executor, question
         self.token, self._rounds = executor.make_token(), itertools.count()
-        self.shared = [send(client, value) for value in question.shared]
-        self.resident = send(client, dict(question.resident))
-        workers = client.scheduler_info(n_workers=-1)["workers"]
+        self.shared = [executor.send(value) for value in question.shared]
+        self.resident = executor.send(dict(question.resident))
+        workers = executor.client.scheduler_info(n_workers=-1)["workers"]
         limits = {address: int(one["memory_limit"] or 0) for address, one in workers.items()}
         # Placed by us: as the scheduler liked, 11 of 19 blocks lay on one of two workers,
         # and every round waited for it.
         self.places = spread_evenly(sorted(limits), len(question.tasks))
         chosen = choose_resident(self.places, question.sizes or [0] * len(question.tasks), limits)
         self.blocks = [
-            submit(
-                client,
+            executor.submit(
                 question.load,
                 *self.shared,
                 task,
@@ -87,8 +87,7 @@ class ResidentOracle:
         """Query all workers at once and add their sums."""
         round_number = next(self._rounds)
         tasks = [
-            submit(
-                self.executor.client,
+            self.executor.submit(
                 ask_blocks,
                 self.question.function,
                 [(number, self.blocks[number], self.question.tasks[number]) for number in numbers],
@@ -224,32 +223,7 @@ class Broadcast:
         return f"Broadcast({type(self.value).__name__})"
 
 
-def send(client: Client, value: Any) -> Future[Any]:
-    """Future of a picklable value, for the arguments of tasks; no killed worker takes it along.
-
-    Scattered data lives on workers only: when the last one that holds it dies, every task that
-    needs it is lost. A broadcast is the result of a task, which the scheduler runs again wherever
-    it is missing; it retains the value as long as a task that may be run again needs it.
-    """
-    key = f"send_{type(value).__name__}-{_PROCESS}-{next(_NUMBERS):06d}"
-    # That the value travels with the task is the point, whatever its size.
-    with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TiB"}):
-        return client.submit(unpack, Broadcast(value), key=key, pure=False, retries=2)
-
-
-def unpack(broadcast: Broadcast) -> Any:
-    """Worker side: what is inside."""
-    return broadcast.value
-
-
-def submit(
-    client: Client, function: Callable[..., Any], *arguments: Any, key: str, **where: Any
-) -> Future[Any]:
-    """Future of a sealed task, which is run again where its worker is lost."""
-    # Not pure: two values with one key would be taken for one, and a retry must run again.
-    more: dict[str, Any] = {"key": key, "pure": False, "retries": 2}
-    return client.submit(run_sealed, function, *arguments, **more, **where)
-
+_unpack = attrgetter("value")
 
 IN_FLIGHT_PER_THREAD = 3
 """Tasks submitted per worker thread: one at work, two waiting close by."""
@@ -306,12 +280,28 @@ class DaskExecutor(local.Executor):
             self.client.log_event(TOPIC, progress.encode())
 
     def send(self, value: Any) -> Future[Any]:
-        """Future of a small value, which the scheduler can make again."""
-        return send(self.client, value)
+        """Future of a picklable value, for the arguments of tasks; no killed worker takes it along.
+
+        Scattered data lives on workers only: when the last one that holds it dies, every task that
+        needs it is lost. A broadcast is the result of a task, which the scheduler runs again
+        wherever it is missing; it retains the value as long as a task that may need it is there.
+        """
+        key = f"send_{type(value).__name__}-{_PROCESS}-{next(_NUMBERS):06d}"
+        # That the value travels with the task is the point, whatever its size.
+        with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TiB"}):
+            return self.client.submit(_unpack, Broadcast(value), key=key, pure=False, retries=2)
+
+    def submit(
+        self, function: Callable[..., Any], *arguments: Any, key: str, **where: Any
+    ) -> Future[Any]:
+        """Future of a sealed task, which is run again where its worker is lost."""
+        # Not pure: two values with one key would be taken for one, and a retry must run again.
+        more: dict[str, Any] = {"key": key, "pure": False, "retries": 2}
+        return self.client.submit(run_sealed, function, *arguments, **more, **where)
 
     def hold(self, function: Callable[..., Any], *arguments: Any, key: str) -> Future[Any]:
         """Future of a value made on a worker; made again when that worker is lost."""
-        return submit(self.client, function, *arguments, key=f"{key}-{self.make_token()}")
+        return self.submit(function, *arguments, key=f"{key}-{self.make_token()}")
 
     def reduce(
         self, leaf: Callable[..., S], shared: Sequence[Any], tasks: Sequence[Any], *, label: str
@@ -324,12 +314,12 @@ class DaskExecutor(local.Executor):
 
         def merge(parts: list[Future[Any]]) -> Future[Any]:
             key = f"merge_{label}-{token}-{next(numbers):06d}"
-            return submit(self.client, local.merge_all, parts, key=key)
+            return self.submit(local.merge_all, parts, key=key)
 
         heard, under_way = deque[int](), WeakSet[Future[Any]]()
 
         def submit_leaf(number: int, task: Any) -> Future[Any]:
-            future = submit(self.client, leaf, *sent, task, key=f"sum_{label}-{token}-{number:06d}")
+            future = self.submit(leaf, *sent, task, key=f"sum_{label}-{token}-{number:06d}")
             n_chunks = len(task) if isinstance(task, Sized) else 1
             # Appending is atomic: callbacks come on a thread of the client's, and are read on ours.
             future.add_done_callback(lambda _: heard.append(n_chunks))
@@ -371,7 +361,7 @@ class DaskExecutor(local.Executor):
             while len(under_way) < limit and (task := next(queue, None)) is not None:
                 name, arguments = task
                 key = f"{prefix}-{self.run}-{name}"
-                under_way[submit(self.client, function, *sent, *arguments, key=key)] = name
+                under_way[self.submit(function, *sent, *arguments, key=key)] = name
 
         try:
             fill()

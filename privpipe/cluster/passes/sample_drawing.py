@@ -255,20 +255,7 @@ def _draw_words(drawing: Drawing, rows: IntArray, chunk: int) -> WordArray:
 
 def _read_labels(collection: Collection, chunk: int, names: tuple[str, ...]) -> FloatArray:
     """Some variables of a chunk's records, and nothing else of them."""
-    only = replace(
-        collection,
-        groups=(),
-        weights=None,
-        only_finite=False,
-        reads_features=False,
-        indicators=False,
-        desired=(),
-        attributes=(),
-        confidential=names,
-        released_url=None,
-        released_basis=None,
-    )
-    return only.shard(chunk).confidential
+    return collection.labelled(names).shard(chunk).confidential
 
 
 def _read(collection: Collection, chunk: int, published: Published) -> Shard:

@@ -37,31 +37,12 @@ from privpipe.store.access.location import join, local_path
 from privpipe.store.access.objects import delete_tree, open_store, read_bytes, write_bytes
 from privpipe.store.arrays.layout import ROOT_DOCUMENT
 
-_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
-WORKER_ENVIRONMENT = {
-    **dict.fromkeys(_THREADS, "1"),
-    # The nanny's own value hands memory back after every pass: 2.4 times the processor time.
-    "MALLOC_TRIM_THRESHOLD_": str(2**30),
-    "MALLOC_MMAP_THRESHOLD_": str(2**28),
-    # A file in the folder that a run is started from must not be imported in a library's place.
-    "PYTHONSAFEPATH": "1",
-}
-SETTINGS = {
-    "distributed.nanny.pre-spawn-environ": WORKER_ENVIRONMENT,
-    "distributed.comm.timeouts.connect": "60s",
-    "distributed.worker.memory.spill-compression": None,
-    # A nanny replaces a killed worker. After 15 s, the default, Dask would give the worker up:
-    # a busy machine needs longer, and with the last one the run would wait for ever.
-    "distributed.deploy.lost-worker-timeout": "1 hour",
-    # Each of these processes looks 50 times a second whether its loop is late: a third of the
-    # driver's processor time.
-    "distributed.admin.tick.interval": "1s",
-    # Of its newest thousand graphs a scheduler keeps each call, three times: it grew by 4 KiB
-    # per task, many times what travels. Its own developers read them.
-    "distributed.admin.low-level-log-length": 100,
-    # Two samples a second, of an hour by default: every process grew by 5 MB meanwhile.
-    "distributed.admin.system-monitor.log-length": 600,
-}
+_OF_WORKERS = yaml.safe_load(Path(__file__).with_name("workers.yaml").read_text("utf-8"))
+
+WORKER_ENVIRONMENT: dict[str, str] = _OF_WORKERS["environment"]
+"""Of every worker, before Python starts."""
+
+SETTINGS = _OF_WORKERS["settings"] | {"distributed.nanny.pre-spawn-environ": WORKER_ENVIRONMENT}
 """Of scheduler and workers, local or deployed."""
 
 MODULES = tuple(Path(__file__).with_name("preloaded.txt").read_text("utf-8").split())
@@ -202,12 +183,7 @@ class Manager(NamedTuple):
     """In this process: it gets the certificate and the closed pages of a local one."""
 
 
-MANAGERS = {
-    "slurm": Manager("dask-jobqueue", "dask_jobqueue", "SLURMCluster", runs_scheduler=True),
-    "kubernetes": Manager("dask-kubernetes", "dask_kubernetes.operator", "KubeCluster"),
-    "gateway": Manager("dask-gateway", "dask_gateway", "GatewayCluster"),
-    "coiled": Manager("coiled", "coiled", "Cluster"),
-}
+MANAGERS = {name: Manager(**one) for name, one in _OF_WORKERS["managers"].items()}
 
 
 @contextmanager

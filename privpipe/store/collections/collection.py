@@ -140,6 +140,14 @@ class Collection(ShardsInTurn):
         """The same collection with only the records of one part of a split."""
         return replace(self, split=split, part=part)
 
+    def labelled(self, names: tuple[str, ...]) -> "Collection":
+        """Some variables as confidential ones, and nothing else: no record is left out for them."""
+        roles: dict[str, Any] = {**dict.fromkeys(_ROLES, ()), "confidential": names}
+        bare = replace(
+            self, weights=None, indicators=False, only_finite=False, reads_features=False
+        )
+        return replace(bare, **roles, released_url=None, released_basis=None)
+
     def matched(self, fitted: FittedSchema) -> "Collection":
         """The same collection in the order and numbering of what a map was fitted on.
 
