@@ -143,10 +143,8 @@ class Collection(ShardsInTurn):
     def labelled(self, names: tuple[str, ...]) -> "Collection":
         """Some variables as confidential ones, and nothing else: no record is left out for them."""
         roles: dict[str, Any] = {**dict.fromkeys(_ROLES, ()), "confidential": names}
-        bare = replace(
-            self, weights=None, indicators=False, only_finite=False, reads_features=False
-        )
-        return replace(bare, **roles, released_url=None, released_basis=None)
+        bare = replace(self, weights=None, only_finite=False, reads_features=False)
+        return replace(bare, **roles, indicators=False, released_url=None, released_basis=None)
 
     def matched(self, fitted: FittedSchema) -> "Collection":
         """The same collection in the order and numbering of what a map was fitted on.
