@@ -12,6 +12,7 @@ from privpipe.command.ingest_command import describe, describe_gaps, list_counts
 from privpipe.command.report_command import diff_attempts, find_release
 from privpipe.errors import FormatError, InputError
 from privpipe.numerics.column_change import ColumnChange
+from privpipe.report.audit_text import read_texts
 from privpipe.report.console import say, say_raw, tabulate
 from privpipe.report.work_bar import showing
 from privpipe.store.access.generation_log import FORMAT as GENERATIONS
@@ -34,12 +35,7 @@ MEASURED = ("correlation", "spread", "shift")
 # Names of columns, and long; --json has them.
 WITHHELD = ("fields", "schema", "arrays", "run", "table")
 
-VERIFIED: dict[sealed_arrays.Origin, str] = {
-    "ingest": "Every stored byte matches its receipt.",
-    "digest": "Every stored byte matches the digest of the collection; it has no receipts.",
-    "noted": "Not verified: there are no receipts, and the digest covers no more than the lengths "
-    "of chunks. Ingest it again.",
-}
+VERIFIED: Mapping[sealed_arrays.Origin, str] = read_texts("words.yaml")["verified"]
 
 
 def inspect_command(path: str, *, verify: bool) -> dict[str, Any]:

@@ -3,16 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from privpipe.report.audit_text import say
+from privpipe.report.audit_text import read_texts, say
 from privpipe.report.drawings import IntervalRow, draw_intervals
 from privpipe.report.page import FirstScreen, PageSection
 from privpipe.report.tables import format_limits, format_number
 
-WORDS = {
-    "leaks": "Leaks: the release reveals who was in it, or their values",
-    "unproven": "Unproven: too few records are known to rule a leak out",
-    "safe": "Safe: attacks find members no more often than the limits allow",
-}
+WORDS: Mapping[str, str] = read_texts("words.yaml")["unaligned"]
 
 
 def say_unaligned(report: Any) -> str:

@@ -310,10 +310,7 @@ REMEDIES: Mapping[str, str] = read_texts("words.yaml")["remedies"]
 """By the code of a complaint that no other method of the ladder answers."""
 
 
-JOINED = (
-    "An earlier release of these records decides, joined with this one. Release them with its "
-    "model or, where no one has a copy of it, name its run in [audit] disowned."
-)
+JOINED: str = read_texts("words.yaml")["earlier"]["decides"]
 
 
 def find_remedies(findings: Mapping[str, Any], complaints: list[Complaint]) -> list[str]:

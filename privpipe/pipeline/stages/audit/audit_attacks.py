@@ -29,7 +29,7 @@ from privpipe.pipeline.runs.earlier import Earlier, find_earlier
 from privpipe.pipeline.runs.run import Run, Trained, find_attack_options, find_training, list_groups
 from privpipe.pipeline.stages.audit import judged_records
 from privpipe.records.sampling import Part
-from privpipe.report.audit_text import say
+from privpipe.report.audit_text import read_texts, say
 from privpipe.store.arrays.layout import FEATURES, RELEASED
 from privpipe.store.collections.collection import Collection
 from privpipe.store.keyring.keys import list_keys
@@ -161,24 +161,16 @@ def describe_published(
     )
     unread = judged_records.list_unjudged(run)
     if not judges:
-        why = (
-            "it is joined with this release by whoever holds both, and the released records carry "
-            "no labels. Ingest some with the confidential variables, or release without it."
-        )
         alike = [one for one in found.releases if trained and _has_the_same_rows(run, trained, one)]
-        unread += [LeftOut(one.name, why) for one in found.releases if one not in alike]
+        unread += [LeftOut(one.name, WORDS["joined"]) for one in found.releases if one not in alike]
         if alike and EARLIER not in run.options.audit.vouched:
-            unread.append(LeftOut(EARLIER, IN_BOTH))
+            unread.append(LeftOut(EARLIER, WORDS["in_both"]))
     return published, [*unread, *found.unread]
 
 
 EARLIER = "earlier"
 """What is vouched for of earlier releases by the same map: which records are in both."""
-IN_BOTH = (
-    "Which records an earlier release of this model holds, too, is seen by whoever has both. That "
-    "was not judged: the released records carry no labels, or too few. Ingest some with the "
-    "confidential variables, or vouch for it: [audit] vouched names earlier."
-)
+WORDS: Mapping[str, str] = read_texts("words.yaml")["earlier"]
 
 
 def _has_the_same_rows(run: Run, trained: Trained, earlier: EarlierRelease) -> bool:
