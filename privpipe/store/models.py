@@ -31,7 +31,7 @@ from privpipe.protocols import AnyArray, Guarantee, RecordMap
 from privpipe.store.access import location, objects
 from privpipe.store.access.location import Place
 from privpipe.store.arrays import layout
-from privpipe.store.arrays.destination import move_made
+from privpipe.store.arrays.destination import move_made, show_made
 
 # Digests of older models must stay what they were: keys of draws are bound to them.
 LATER_FIELDS = ("delta", "protects", "parameters", "statement")
@@ -68,8 +68,7 @@ def write_model(fitted: RecordMap, url: Place, header: Mapping[str, Any] | None 
     arrays = dict[str, AnyArray]()
     plain = _plain_fields(fitted, arrays)
     digest, schema = digest_map(fitted), schema_of(fitted)
-    documents = _array_objects(arrays)
-    documents[layout.ROOT_DOCUMENT] = layout.root_document(
+    root = layout.root_document(
         {
             "format": "model",
             "format_version": layout.FORMAT_VERSIONS["model"][-1],
@@ -88,12 +87,9 @@ def write_model(fitted: RecordMap, url: Place, header: Mapping[str, Any] | None 
     path = location.local_path(url)
     work = url if path is None else f"{path}.model-{os.getpid()}"
     try:
-        store = objects.open_store(work)
+        objects.write_all(objects.open_store(work), _array_objects(arrays))
         # The root last: in a bucket, where nothing can be renamed, it is what makes it visible.
-        for key in sorted(documents, key=lambda key: key == layout.ROOT_DOCUMENT):
-            objects.write_bytes(store, key, documents[key])
-        if path is not None:
-            move_made(work, path)
+        show_made(url, work, root)
     finally:
         if path is not None:
             shutil.rmtree(work, ignore_errors=True)
@@ -177,15 +173,13 @@ def publish_model(work_url: str, url: str) -> None:
         layout.check_output_free(url)
         move_made(work, path)
         return
-    source, target = objects.open_store(work_url, read_only=True), objects.open_store(url)
-    root = objects.read_bytes(source, layout.ROOT_DOCUMENT) or b""
+    documents = objects.read_all(objects.open_store(work_url, read_only=True))
+    target, root = objects.open_store(url), documents.pop(layout.ROOT_DOCUMENT, b"")
     # A run that died between this write and its next step finds its own model.
     if objects.read_bytes(target, layout.ROOT_DOCUMENT) == root:
         return
     layout.check_output_free(url)
-    for key in objects.list_keys(source):
-        if key != layout.ROOT_DOCUMENT:
-            objects.write_bytes(target, key, objects.read_bytes(source, key) or b"")
+    objects.write_all(target, documents)
     if not location.create_bytes(location.join(url, layout.ROOT_DOCUMENT), root):
         layout.check_output_free(url)
 
@@ -307,7 +301,9 @@ def _array_objects(arrays: Mapping[str, AnyArray]) -> dict[str, bytes]:
     group = zarr.create_group(memory)
     for name, one in arrays.items():
         group.create_array(name, data=one, chunks=one.shape or "auto", compressors=[Crc32cCodec()])
-    return objects.read_all(memory)
+    found = objects.read_all(memory)
+    del found[layout.ROOT_DOCUMENT]  # of the group; a model's own is written last
+    return found
 
 
 NAMES = ("coefficients", "intercept")

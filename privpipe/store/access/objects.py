@@ -12,7 +12,7 @@ import re
 import secrets
 import shutil
 import stat
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -296,6 +296,12 @@ def measure_content(content: bytes) -> tuple[int, int]:
 def write_bytes(store: Store, key: str, value: bytes) -> None:
     """Write an object whole: on a file system a temporary file and a rename."""
     sync(StorePath(store, key).set(default_buffer_prototype().buffer.from_bytes(value)))
+
+
+def write_all(store: Store, contents: Mapping[str, bytes]) -> None:
+    """Write objects in their order."""
+    for key, content in contents.items():
+        write_bytes(store, key, content)
 
 
 def keep_bytes(url: str, key: str, value: bytes, *, flushed: bool = True) -> None:

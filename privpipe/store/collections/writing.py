@@ -16,7 +16,7 @@ from privpipe.errors import StoreError
 from privpipe.protocols import AnyArray
 from privpipe.records.schema import MISSING, CollectionSchema, Partition, cut_by_partition
 from privpipe.store.access.location import shown
-from privpipe.store.access.objects import open_store, write_bytes
+from privpipe.store.access.objects import open_store, write_all
 from privpipe.store.arrays import destination, layout, sealed_arrays
 from privpipe.store.arrays.blocks import measure_object, write_block
 from privpipe.store.sources.reading.source import BinningLoss
@@ -193,10 +193,8 @@ def write_held(
 ) -> str:
     """`write_collection` for who holds the destination and writes to `work`."""
     arrays = sealed_arrays.collection_arrays(schema)
-    store = open_store(work)
-    documents = layout.array_documents(arrays)
-    for key, content in documents.items():
-        write_bytes(store, key, content)
+    store, documents = open_store(work), layout.array_documents(arrays)
+    write_all(store, documents)
     tally = Tally(schema)
     version = secrets.token_hex(8)  # no process may take these arrays for others once held here
     n_chunks = arrays[0].n_chunks

@@ -112,9 +112,7 @@ def prepare_release(plan: ReleasePlan) -> None:
     What a killed run left of unfinished writes is removed first.
     """
     objects.drop_unfinished(plan.work_url)
-    store = objects.open_store(plan.data_url)
-    for key, content in plan.documents.items():
-        objects.write_bytes(store, key, content)
+    objects.write_all(objects.open_store(plan.data_url), plan.documents)
 
 
 def record_receipts(plan: ReleasePlan, receipts: Sequence[Receipt]) -> None:
@@ -233,14 +231,12 @@ def publish_release(
     progress
         Called with the number of objects that have become durable since the last call.
     """
-    store = objects.open_store(plan.data_url)
     layout.check_output_free(plan.url)
     check_foreign(plan)  # the audit took its time
     receipt_documents = _receipt_documents(plan, receipts.values())
     names = header.get("feature_names") or () if _is_named(plan, header) else ()
     written = receipt_documents | layout.name_documents(names)
-    for key, content in written.items():
-        objects.write_bytes(store, key, content)
+    objects.write_all(objects.open_store(plan.data_url), written)
     documents = plan.documents | written
     cut = {name: getattr(plan.chunks, name) for name in ("n_records", "n_chunks", "chunk_rows")}
     document = root_document(
