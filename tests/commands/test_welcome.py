@@ -16,7 +16,7 @@ import typer
 
 import privpipe
 from privpipe.command import main
-from privpipe.command.app import COMMANDS, app
+from privpipe.command.app import COMMANDS, KINDS, app
 from privpipe.command.error_catalog import read_catalog
 from privpipe.command.report_command import open_command
 
@@ -58,7 +58,9 @@ def test_commands__name_functions_that_take_their_options() -> None:
     """No type checker sees these calls."""
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     assert commands.keys() == COMMANDS.keys()
+    known = KINDS.keys() | {"default", "required", "none", "name", "min", "max", "complete"}
     for name, about in COMMANDS.items():
+        assert all(one.keys() <= known for one in about.get("options", {}).values()), name
         module, _, function = about["calls"].partition(":")
         work = getattr(importlib.import_module(f"privpipe.command.{module}"), function)
         given = {item.name: None for item in commands[name].params if item.name != "as_json"}
