@@ -65,7 +65,7 @@ class ResidentOracle:
                 question.load,
                 *self.shared,
                 task,
-                key=f"load_shards-{self.token}-{number:06d}",
+                key=f"load_shards{self.token}-{number:06d}",
                 workers=place,
                 # A preference, not a rule: a worker that died must not leave its blocks
                 # without a place.
@@ -97,7 +97,7 @@ class ResidentOracle:
                 self.resident,
                 parameters,
                 len(self.blocks),
-                key=f"{_name(self.question.function)}-{self.token}-{round_number:05d}-{place:03d}",
+                key=f"{_name(self.question.function)}{self.token}-{round_number:05d}-{place:03d}",
                 # One task a worker and round: actors answer in 2 ms instead of 11, but die with
                 # their worker.
                 workers=[worker] if worker else None,
@@ -311,7 +311,7 @@ class DaskExecutor(local.Executor):
 
     def hold(self, function: Callable[..., Any], *arguments: Any, key: str) -> Future[Any]:
         """Future of a value made on a worker; made again when that worker is lost."""
-        return submit(self.client, function, *arguments, key=f"{key}-{self.make_token()}")
+        return submit(self.client, function, *arguments, key=f"{key}{self.make_token()}")
 
     def reduce(
         self, leaf: Callable[..., S], shared: Sequence[Any], tasks: Sequence[Any], *, label: str
@@ -323,13 +323,13 @@ class DaskExecutor(local.Executor):
         sent = [self._ready(value) for value in shared]
 
         def merge(parts: list[Future[Any]]) -> Future[Any]:
-            key = f"merge_{label}-{token}-{next(numbers):06d}"
+            key = f"merge_{label}{token}-{next(numbers):06d}"
             return submit(self.client, local.merge_all, parts, key=key)
 
         heard, under_way = deque[int](), WeakSet[Future[Any]]()
 
         def submit_leaf(number: int, task: Any) -> Future[Any]:
-            future = submit(self.client, leaf, *sent, task, key=f"sum_{label}-{token}-{number:06d}")
+            future = submit(self.client, leaf, *sent, task, key=f"sum_{label}{token}-{number:06d}")
             n_chunks = len(task) if isinstance(task, Sized) else 1
             # Appending is atomic: callbacks come on a thread of the client's, and are read on ours.
             future.add_done_callback(lambda _: heard.append(n_chunks))
@@ -370,7 +370,7 @@ class DaskExecutor(local.Executor):
                     limit, counted = max(1, n_threads) * IN_FLIGHT_PER_THREAD, time.monotonic()
             while len(under_way) < limit and (task := next(queue, None)) is not None:
                 name, arguments = task
-                key = f"{prefix}-{self.run}-{name}"
+                key = f"{prefix}{self.part}-{self.run}-{name}"
                 under_way[submit(self.client, function, *sent, *arguments, key=key)] = name
 
         try:
@@ -388,8 +388,8 @@ class DaskExecutor(local.Executor):
             self.client.cancel(list(under_way))
 
     def make_token(self) -> str:
-        """Makes the keys of a question, or of values, unique."""
-        return f"{self.run}-{next(_NUMBERS):03d}"
+        """End of a name of work, which makes the keys of a question, or of values, unique."""
+        return f"{self.part}-{self.run}-{next(_NUMBERS):03d}"
 
     def _ready(self, value: Any) -> Any:
         return value if isinstance(value, Future) else self.send(value)
