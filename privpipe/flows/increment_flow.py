@@ -238,6 +238,8 @@ def _make_part(
         watch.run_id = run.run_id
         opened = open_executor(cluster_options(options), run.run_id, watch.hear)
         with opened as executor, watch.working(executor):
+            # Its day of the month: of every date a scheduler would keep a name for ever.
+            executor.part = f"_day{partition.time[8:10]}"
             if state is None:
                 watch.say(f"cluster  {executor.describe()}")
             with watch.stage("train", f"{run.training.n_records:,} records, once per history"):

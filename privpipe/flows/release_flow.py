@@ -101,6 +101,7 @@ def release_collection(
         What the check stage made of the options, where that was done before.
     """
     name = watch.now.deployment or options.release.path.rstrip("/").rpartition("/")[2]
+    watch.move = stage_tasks.open_bar(options.release.path)
     try:
         with (
             tracing.open_span("run", release=name),

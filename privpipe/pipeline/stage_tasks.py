@@ -3,17 +3,20 @@
 Inside a stage chunks are futures of Dask, never tasks of Prefect. Exceptions are ours.
 """
 
+import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 from distributed import span
-from prefect import task
+from prefect import artifacts, settings, task
 from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.context import FlowRunContext, TaskRunContext
 from prefect.events import emit_event
 
 from privpipe.cluster.executors.boundary import run_sealed
+from privpipe.cluster.workers.progress import Progress
 from privpipe.pipeline.operations.prefect_server import notify_prefect
 from privpipe.pipeline.runs.run import Cleaned, Run
 from privpipe.pipeline.runs.watch import Watch
@@ -69,6 +72,8 @@ def pass_gate(
     GateError
         With the sentence of the gate, where it is `enforced`.
     """
+    if watch.now.link:  # for operators: what is published of an audit leaves it out
+        findings = {**findings, "about": {**findings["about"], "prefect run": watch.now.link}}
     judged = gate_stage(run, cleaned, findings, diagnosis.lead_out)
     # Reported before a closed gate ends the run: automations wait for refusals.
     report_gate(run.run_id, judged["gate"])
@@ -86,6 +91,30 @@ def report_gate(run_id: str, gate: Mapping[str, Any]) -> None:
         resource = {"prefect.resource.id": f"privpipe.run.{run_id}"}
         said = {"state": gate["state"], "sentence": gate["sentence"]}
         notify_prefect(emit_event, event="privpipe.gate", resource=resource, payload=said)
+
+
+BRIEFLY: dict[Any, Any] = {settings.PREFECT_API_REQUEST_TIMEOUT: 5}
+BRIEFLY[settings.PREFECT_CLIENT_MAX_RETRIES] = 0
+"""Settings of Prefect for a beat: a server that hangs must not make a run silent to others."""
+
+
+def open_bar(release_url: str) -> Callable[[Progress], object]:
+    """What moves the bar that Prefect's page of the run shows; it does nothing outside a flow.
+
+    The bar is made here, where Prefect knows the run; whoever moves it may be another thread.
+    """
+    name = release_url.rstrip("/").rpartition("/")[2]
+    key = f"privpipe-{re.sub('[^a-z0-9]+', '-', name.lower())}"  # letters that Prefect takes
+    make = artifacts.create_progress_artifact
+    if not _in_flow() or not (bar := notify_prefect(make, 0.0, key, name)):
+        return id
+
+    def move(now: Progress) -> None:
+        text = f"{name}: {now.state}, {now.stage}, {now.describe()['done']}"
+        with suppress(Exception), settings.temporary_settings(BRIEFLY):  # the next beat tries again
+            artifacts.update_progress_artifact(bar, now.percent, text)
+
+    return move
 
 
 def report_summary(report_url: str, findings: Mapping[str, Any]) -> None:

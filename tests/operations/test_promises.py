@@ -27,6 +27,7 @@ from privpipe.pipeline.operations.promised_releases import (
     judge_promises,
     list_due,
     note_promises,
+    note_waived,
     read_ledger,
 )
 from privpipe.pipeline.runs.configuration_file import fill_time
@@ -34,6 +35,7 @@ from privpipe.pipeline.runs.watch import Watch, write_failure
 from privpipe.store.access.workspace import hold_workspace
 from privpipe.store.arrays.layout import root_document
 from privpipe.store.collections.growing_collection import append_partition
+from privpipe.store.keyring.account_chain import append_link, read_chain
 from tests.cluster.workers.test_monitoring import read_gauges
 from tests.operations.increments import CONFIGURATION, INGEST, append, day
 
@@ -195,11 +197,53 @@ def test_promises__last_until_another_takes_their_place(
     assert due[3] == BEGIN + timedelta(days=3, minutes=30)
     since = BEGIN + timedelta(days=3, hours=12)
     assert len(list_due("release", since, BEGIN + timedelta(days=9))) == 12
-    ledger = json.loads((tmp_path / "account.promises" / "release.json").read_text())
-    assert [len(one["schedules"]) for one in ledger["promises"]] == [1, 1, 0]
-    (tmp_path / "account.promises" / "release.json").write_text('{"format_version": 1, "pro')
-    with pytest.raises(FormatError, match=r"release\.json is damaged"):
-        list_due("release", None, BEGIN)
+    assert [len(one["schedules"]) for one in read_ledger("release")] == [1, 1, 0]
+
+
+def test_promises__are_links_of_the_accounts_chain(nightly: Deployment, tmp_path: Path) -> None:
+    note_promises([nightly], BEGIN)
+    url = str(tmp_path / "account")
+    append_link(url, "refusal", {"run": "0badcafe"})
+    other = Deployment(**{**vars(nightly), "name": "other"})
+    note_promises([other], BEGIN)
+    gap = Promised(BEGIN, "missing", "no run has begun")
+    note_waived("release", [gap], BEGIN)
+    links = read_chain(url).links
+    assert [one.kind for one in links] == ["promise", "refusal", "promise", "promise"]
+    assert (len(read_ledger("release", "waived")), read_ledger("other", "waived")) == (1, [])
+    # One character, and neither the promises nor the account are believed.
+    link = tmp_path / "account" / ".chain" / "00000000.json"
+    sound = link.read_text()
+    link.write_text(sound.replace("0 2 * * *", "0 2 1 * *"))
+    for read in (lambda: list_due("release", None, BEGIN), lambda: read_chain(url)):
+        with pytest.raises(FormatError, match=r"not as its chain says"):
+            read()
+    link.write_text(sound)
+    assert len(read_ledger("release")) == 1
+
+
+def test_promises__of_a_file_of_an_older_version_count_until_there_is_a_link(
+    nightly: Deployment, tmp_path: Path
+) -> None:
+    file = tmp_path / "account.promises" / "release.json"
+    file.parent.mkdir()
+    begin = {"since": BEGIN.isoformat(), "config": nightly.config}
+    known = begin | {"schedules": [["0 2 * * *", "Europe/Berlin"]]}
+    waived = {"time": (BEGIN + timedelta(hours=1)).isoformat(), "outcome": "missing"}
+    file.write_text(json.dumps({"format_version": 1, "promises": [known], "waived": [waived]}))
+    now = BEGIN + timedelta(days=3)
+    before = list_due("release", None, now)
+    assert len(before) == 3
+    note_promises([nightly], now)  # what it promised before
+    assert not (tmp_path / "account").exists()
+    note_promises([Deployment(**{**vars(nightly), "schedules": ()})], now)
+    # The link holds all that the file held: whoever edits the file waives nothing any more.
+    file.write_text('{"format_version": 1, "pro')
+    assert list_due("release", None, now) == before
+    assert read_ledger("release", "waived") == [waived]
+    file.rename(file.with_name("other.json"))
+    with pytest.raises(FormatError, match=r"other\.json is damaged"):
+        list_due("other", None, now)
 
 
 def test_gaps__of_a_name_that_is_deployed_no_more_say_so_and_end_when_asked(

@@ -8,7 +8,6 @@ another size. `PRIVPIPE_TEST_S3` names another S3 server than moto; one that kee
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import re
 import shutil
@@ -16,12 +15,12 @@ import signal
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
 
+from privpipe.store.keyring.account_chain import append_link
 from tests.flows.canaries import Canaries, search_bytes, search_tree
 from tests.operations.whole_cluster import POSTGRES, WholeCluster, wait_for
 from tests.operations.whole_runs import (
@@ -191,9 +190,8 @@ def test_gaps__are_said_and_filled_in_order(cluster: WholeCluster) -> None:
     since = datetime.now(UTC) - timedelta(hours=4, minutes=5)
     promise = {"since": since.isoformat(), "schedules": [["5 * * * *", "Etc/UTC"]]}
     promise["config"] = str(cluster.folder / "run.toml")
-    ledger = Path(cluster.environment["PRIVPIPE_ACCOUNT"] + ".promises") / "release.json"
-    ledger.parent.mkdir(exist_ok=True)
-    ledger.write_text(json.dumps({"promises": [promise]}))
+    noted = {"deployment": "release", "promises": [promise], "waived": []}
+    append_link(cluster.environment["PRIVPIPE_ACCOUNT"], "promise", noted)
     with pytest.raises(AssertionError, match="promised releases of release are not there"):
         cluster.command("gaps", "release")
     queued = re.findall(r"queued   (\S+)", cluster.command("gaps", "release", "--fill"))

@@ -65,7 +65,7 @@ class ResidentOracle:
                 question.load,
                 *self.shared,
                 task,
-                key=f"load_shards-{self.token}-{number:06d}",
+                key=f"load_shards{self.token}-{number:06d}",
                 workers=place,
                 # A preference, not a rule: a worker that died must not leave its blocks
                 # without a place.
@@ -96,7 +96,7 @@ class ResidentOracle:
                 self.resident,
                 parameters,
                 len(self.blocks),
-                key=f"{_name(self.question.function)}-{self.token}-{round_number:05d}-{place:03d}",
+                key=f"{_name(self.question.function)}{self.token}-{round_number:05d}-{place:03d}",
                 # One task a worker and round: actors answer in 2 ms instead of 11, but die with
                 # their worker.
                 workers=[worker] if worker else None,
@@ -301,7 +301,7 @@ class DaskExecutor(local.Executor):
 
     def hold(self, function: Callable[..., Any], *arguments: Any, key: str) -> Future[Any]:
         """Future of a value made on a worker; made again when that worker is lost."""
-        return self.submit(function, *arguments, key=f"{key}-{self.make_token()}")
+        return self.submit(function, *arguments, key=f"{key}{self.make_token()}")
 
     def reduce(
         self, leaf: Callable[..., S], shared: Sequence[Any], tasks: Sequence[Any], *, label: str
@@ -313,13 +313,13 @@ class DaskExecutor(local.Executor):
         sent = [self._ready(value) for value in shared]
 
         def merge(parts: list[Future[Any]]) -> Future[Any]:
-            key = f"merge_{label}-{token}-{next(numbers):06d}"
+            key = f"merge_{label}{token}-{next(numbers):06d}"
             return self.submit(local.merge_all, parts, key=key)
 
         heard, under_way = deque[int](), WeakSet[Future[Any]]()
 
         def submit_leaf(number: int, task: Any) -> Future[Any]:
-            future = self.submit(leaf, *sent, task, key=f"sum_{label}-{token}-{number:06d}")
+            future = self.submit(leaf, *sent, task, key=f"sum_{label}{token}-{number:06d}")
             n_chunks = len(task) if isinstance(task, Sized) else 1
             # Appending is atomic: callbacks come on a thread of the client's, and are read on ours.
             future.add_done_callback(lambda _: heard.append(n_chunks))
@@ -360,7 +360,7 @@ class DaskExecutor(local.Executor):
                     limit, counted = max(1, n_threads) * IN_FLIGHT_PER_THREAD, time.monotonic()
             while len(under_way) < limit and (task := next(queue, None)) is not None:
                 name, arguments = task
-                key = f"{prefix}-{self.run}-{name}"
+                key = f"{prefix}{self.part}-{self.run}-{name}"
                 under_way[self.submit(function, *sent, *arguments, key=key)] = name
 
         try:
@@ -378,8 +378,8 @@ class DaskExecutor(local.Executor):
             self.client.cancel(list(under_way))
 
     def make_token(self) -> str:
-        """Makes the keys of a question, or of values, unique."""
-        return f"{self.run}-{next(_NUMBERS):03d}"
+        """End of a name of work, which makes the keys of a question, or of values, unique."""
+        return f"{self.part}-{self.run}-{next(_NUMBERS):03d}"
 
     def _ready(self, value: Any) -> Any:
         return value if isinstance(value, Future) else self.send(value)

@@ -170,6 +170,9 @@ class Executor:
         Receives the events.
     """
 
+    part = ""
+    """Of the names of all work, where the run is of one partition: Dask's pages group by them."""
+
     def __init__(self, listener: Listener = ignore) -> None:
         self.listener = listener
 

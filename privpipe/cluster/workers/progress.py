@@ -158,6 +158,12 @@ class Progress:
         """Seconds since it was heard of; 0 where it is the driver's own."""
         return max(time.time() - self.heard, 0.0) if self.heard else 0.0
 
+    @property
+    def percent(self) -> float:
+        """How far it is through its stages, as if all took the same time."""
+        share = STAGES.index(self.stage) + (self.total and min(self.done / self.total, 1.0))
+        return 100.0 if self.state == "finished" else 100.0 * share / len(STAGES)
+
     def seen(self) -> Self:
         """As it is now: a run that should speak and does not is silent, and has no time left."""
         if self.state not in AT_WORK or self.age <= SILENT_AFTER:

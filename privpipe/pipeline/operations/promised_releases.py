@@ -1,9 +1,10 @@
 """The ledger of promised releases: which a schedule says there should be, and what became of each.
 
-``privpipe deploy`` notes the schedules of every deployment, beside the account, each time they
-change: a promise lasts until another one takes its place, whatever Prefect's database forgets. What
-became of it is read where it counts: at the place of the release, and in the results of its last
-run. Prefect's server, where it answers, says what still waits.
+``privpipe deploy`` notes the schedules of every deployment in the account's chain each time they
+change: a promise lasts until another one takes its place, whatever Prefect's database forgets. A
+promise that is taken back, or a release that is waived, has a link that says so. What became of it
+is read where it counts: at the place of the release, and in the results of its last run. Prefect's
+server, where it answers, says what still waits.
 """
 
 import asyncio
@@ -23,11 +24,11 @@ from privpipe.pipeline.runs import configuration_file
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.runs.watch import read_results
 from privpipe.store.access.location import join, shown
-from privpipe.store.access.objects import write_file
 from privpipe.store.access.workspace import has_workspace, is_held
 from privpipe.store.arrays.layout import exists
 from privpipe.store.collections.growing_collection import read_partitions
 from privpipe.store.keyring.account import find_account
+from privpipe.store.keyring.account_chain import append_link, read_chain
 from privpipe.store.releases.incremental_release import PrivateLedger, read_incremental
 
 Outcome = Literal["made", "waiting", "refused", "failed", "missing", "waived"]
@@ -66,6 +67,7 @@ class Promised:
 
 
 def _ledger(name: str) -> str:
+    """Where versions before there were links of promises wrote them."""
     return join(find_account() + ".promises", f"{name}.json")
 
 
@@ -74,7 +76,15 @@ def read_ledger(name: str, part: str = "promises") -> list[dict[str, Any]]:
 
     The part "waived" has releases and partitions that will not be made: logical time, outcome,
     which partition, and when that was noted.
+
+    Raises
+    ------
+    StoreError, FormatError
+        As `read_chain`; or if a file of before there were links of promises is damaged.
     """
+    for one in reversed(read_chain(find_account()).links):
+        if one.kind == "promise" and one.note["deployment"] == name:
+            return list(one.note[part])
     try:
         with fsspec.open(_ledger(name)) as file:
             return list({"waived": [], **json.load(file)}[part])
@@ -105,7 +115,8 @@ def note_waived(name: str, gaps: Sequence[Promised], now: datetime) -> None:
 
 def _write(name: str, **changed: Any) -> None:
     content = {part: read_ledger(name, part) for part in ("promises", "waived")} | changed
-    write_file(_ledger(name), json.dumps({"format_version": 1, **content}, indent=1))
+    # The whole of it, grown by what is new: no two such notes are equal.
+    append_link(find_account(), "promise", {"deployment": name, **content})
 
 
 def list_due(name: str, since: datetime | None, now: datetime) -> list[tuple[datetime, str]]:

@@ -78,6 +78,7 @@ class Watch:
         self.current = "check"
         self.now = Progress.decode({"deployment": deployment, "link": link})
         self.executor: Executor | None = None
+        self.move: Callable[[Progress], object] = id  # shows a beat elsewhere; it must not raise
         self._bar = WorkBar(self.console)
         self._work, self._found = "", 0.0
         self._marks = deque[tuple[float, float]]()
@@ -94,6 +95,7 @@ class Watch:
         def beat() -> None:
             while not stop.wait(BEAT_EVERY):
                 self._show(at_once=True)
+                self.move(self.now)
 
         thread = Thread(target=beat, name="heartbeat", daemon=True)
         thread.start()
@@ -103,6 +105,7 @@ class Watch:
         finally:
             stop.set()
             thread.join()
+            self.move(self.now)
 
     @contextmanager
     def working(self, executor: Executor) -> Iterator[None]:
@@ -309,6 +312,7 @@ def write_results(
         "model": companion_url(release_url, "model.zarr"),
         "report": companion_url(release_url, "report"),
         "run": watch.run_id,
+        "prefect_run": watch.now.link,
         "outcome": outcome,
         "finished": now(),
         "stages": [{"stage": name, "seconds": round(spent, 3)} for name, spent in watch.stages],

@@ -29,7 +29,9 @@ from privpipe.errors import FormatError, PrivpipeError, StoreError
 from privpipe.store.access.location import explain_unreachable, join, local_path, shown
 from privpipe.store.access.objects import create_object, list_keys, open_store, read_many
 
-Kind = Literal["charge", "release", "attempt", "refusal", "approval", "withdrawal", "erasure"]
+Kind = Literal[
+    "charge", "release", "attempt", "refusal", "approval", "withdrawal", "erasure", "promise"
+]
 
 FOLDER = ".chain"
 OBJECT = re.compile(r"(?P<folder>[^/]+)/(?P<name>[^./][^/]*)\.json")

@@ -25,6 +25,7 @@ from privpipe.errors import (
     PrivpipeError,
     StoreError,
 )
+from privpipe.store.arrays.blocks import write_block
 from privpipe.store.arrays.layout import FEATURES, ArrayPlan
 from privpipe.store.releases import signing
 from privpipe.store.releases.release_writing import ReleasePlan, prepare_release, publish_release
@@ -103,6 +104,131 @@ def test_verify__finds_every_change_of_any_file(release: str, public: str, n: in
             path.unlink()
         for path, content in sound.items():
             path.write_bytes(content)
+
+
+KINDS = ("flip", "cut", "replay", "swap", "drop", "add")
+
+
+def publish_many(url: str, run: str, first: int, n_chunks: int) -> dict[Path, bytes]:
+    """A release of so many chunks of two arrays and of its own records, as bytes by path within it."""
+    shapes = ((FEATURES, (5 * n_chunks, 3), "float64"), ("place", (5 * n_chunks,), "int8"))
+    arrays = tuple(ArrayPlan(name, shape, CHUNK_ROWS, dtype) for name, shape, dtype in shapes)
+    plan, receipts = ReleasePlan(run, url, arrays), {}
+    prepare_release(plan)
+    for chunk in range(n_chunks):
+        rng = np.random.default_rng(first + chunk)
+        place = rng.integers(0, 100, CHUNK_ROWS).astype(np.int8)
+        block = {FEATURES: rng.normal(size=(CHUNK_ROWS, 3)), "place": place}
+        receipts[chunk] = write_block(plan.data_url, arrays, chunk, block, run)
+    publish_release(plan, receipts, {"method": "null_space", "options_sha256": run * 8})
+    root = Path(url)
+    return {one.relative_to(root): one.read_bytes() for one in root.rglob("*") if one.is_file()}
+
+
+def spoil(
+    root: Path,
+    how: str,
+    files: list[Path],
+    objects: dict[Path, bytes],
+    older: dict[Path, bytes],
+    rng: np.random.Generator,
+) -> tuple[int, int, int] | None:
+    """One change to objects that no other change has: how many so differ, are missing, are new.
+
+    None where it would change nothing.
+    """
+    one, other = files
+    content = bytearray(objects[one])
+    if how == "drop":
+        (root / one).unlink()
+        return 0, 1, 0
+    if how == "add":
+        (root / one).with_name(f"{one.name}{rng.choice(['~', '.partial'])}").write_bytes(content)
+        return 0, 0, 1
+    if how == "swap":
+        if objects[one] == objects[other]:
+            return None
+        (root / one).write_bytes(objects[other])
+        (root / other).write_bytes(objects[one])
+        return 2, 0, 0
+    if how == "flip":
+        content[rng.integers(len(content))] ^= 1 << rng.integers(8)
+    elif how == "cut":
+        content = content[: rng.integers(len(content))]
+    else:
+        content = bytearray(older[one])
+    if content == objects[one]:
+        return None
+    (root / one).write_bytes(content)
+    return 1, 0, 0
+
+
+@pytest.mark.parametrize(
+    ("n", "n_chunks"), [(200, 20), pytest.param(100_000, 200, marks=pytest.mark.slow)]
+)
+def test_verify__finds_each_of_many_changes_at_once(
+    tmp_path: Path, key: str, public: str, n: int, n_chunks: int
+) -> None:
+    """Up to a hundred at a time, each to objects of its own: so many are reported."""
+    older = publish_many(str(tmp_path / "older.zarr"), "0a1b2c3d", n_chunks, n_chunks)
+    url, rng, n_made = str(tmp_path / "people.zarr"), np.random.default_rng(n), 0
+    objects, root = publish_many(url, "ffffffff", 0, n_chunks), Path(url)
+    sign_release(url, key)
+    names, met = sorted(objects), set[str]()
+    while n_made < n:
+        chosen = [names[i] for i in rng.permutation(len(names))[:n_chunks]]
+        made = []
+        for number in range(n_chunks // 2):
+            how = str(rng.choice(KINDS))
+            pair = chosen[2 * number : 2 * number + 2]
+            if (effect := spoil(root, how, pair, objects, older, rng)) is not None:
+                made.append(effect)
+                met.add(how)
+        differ, missing, new = np.sum(made, axis=0)
+        said = f"{differ} objects differ from what was signed, {missing} are missing, and {new} "
+        with pytest.raises(IncompleteReleaseError, match=f"{said}were not signed"):
+            verify_signature(url, public)
+        for end in ("~", ".partial"):
+            for path in root.rglob(f"*{end}"):
+                path.unlink()
+        for path in chosen:
+            (root / path).write_bytes(objects[path])
+        n_made += len(made)
+    assert met == set(KINDS)
+    verify_signature(url, public)
+
+
+@pytest.mark.parametrize("n", [100, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_verify__finds_every_change_of_the_signature_itself(
+    release: str, public: str, key: str, tmp_path: Path, n: int
+) -> None:
+    other = str(tmp_path / "other.zarr")
+    publish(other, run="ffffffff")
+    sign_release(other, key)
+    rng, names = np.random.default_rng(n), (signing.SUMS, signing.STATEMENT)
+    here, there = (Path(signature_url(one)) for one in (release, other))
+    sound, older = ([(at / name).read_bytes() for name in names] for at in (here, there))
+    for _ in range(n):
+        which, how = int(rng.integers(2)), str(rng.choice(KINDS[:-1]))
+        spoilt = [bytearray(one) for one in sound]
+        if how == "flip":
+            spoilt[which][rng.integers(len(spoilt[which]))] ^= 1 << rng.integers(8)
+        elif how == "cut":
+            del spoilt[which][rng.integers(len(spoilt[which])) :]
+        elif how == "replay":  # one of the two, or both, which are sound together
+            spoilt[which] = bytearray(older[which])
+            spoilt[0] = bytearray(older[0]) if rng.integers(2) else spoilt[0]
+        elif how == "swap":
+            spoilt.reverse()
+        for name, content in zip(names, spoilt, strict=True):
+            (here / name).write_bytes(content)
+        if how == "drop":
+            (here / names[which]).unlink()
+        with pytest.raises(PrivpipeError):
+            print(how, verify_signature(release, public))
+    for name, content in zip(names, sound, strict=True):
+        (here / name).write_bytes(content)
+    verify_signature(release, public)
 
 
 def read_signed(release: str) -> dict[Path, bytes]:

@@ -1,0 +1,88 @@
+"""A run's bar on Prefect's page of it, and the way from its report to that page and back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from privpipe.flows.release_flow import release_collection
+from privpipe.pipeline import stage_tasks
+from privpipe.pipeline.runs import watch
+from privpipe.pipeline.runs.run_options import RunOptions
+from privpipe.pipeline.runs.watch import Watch
+from privpipe.store.arrays.layout import read_header
+from tests.store.serial_run import make_options, serial_flows, write_small_collection
+
+LINK = "http://127.0.0.1:4200/flow-runs/flow-run/0badcafe"
+BAR = UUID(int=7)
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> RunOptions:
+    write_small_collection(str(tmp_path / "records.zarr"), n_records=110)
+    return make_options(str(tmp_path / "records.zarr"), str(tmp_path / "People_2026.zarr"))
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[tuple[Any, ...]]]:
+    """What Prefect is sent, by name of its function."""
+    found = dict[str, list[tuple[Any, ...]]]()
+
+    def take(where: ModuleType, name: str) -> None:
+        def note(*given: Any, **named: Any) -> UUID:
+            found.setdefault(name, []).append((*given, *named.values()))
+            if name == "update_progress_artifact" and len(found[name]) % 2:
+                raise ConnectionError("It is away.")
+            return BAR
+
+        monkeypatch.setattr(where, name, note)
+
+    for name in ("create_progress_artifact", "update_progress_artifact"):
+        take(stage_tasks.artifacts, name)
+    for name in ("create_markdown_artifact", "emit_event"):
+        take(stage_tasks, name)
+    monkeypatch.setattr(watch, "BEAT_EVERY", 0.02)
+    return found
+
+
+def test_bar__of_a_run_moves_with_its_beats_and_ends_whole(
+    options: RunOptions,
+    sent: dict[str, list[tuple[Any, ...]]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stage_tasks, "_in_flow", lambda: True)
+    with serial_flows():
+        release_collection(options, Watch(link=LINK))
+    assert sent["create_progress_artifact"] == [
+        (0.0, "privpipe-people-2026-zarr", "People_2026.zarr")
+    ]
+    marks, percents, texts = zip(*sent["update_progress_artifact"], strict=True)
+    assert set(marks) == {BAR}
+    assert list(percents) == sorted(percents)
+    assert percents[-1] == 100.0
+    assert "People_2026.zarr: finished, publish, " in texts[-1]
+    [(page, _)] = sent["create_markdown_artifact"]
+    report = tmp_path / "People_2026.report"
+    assert f"{report}/report.html" in page
+    assert LINK in (report / "report.html").read_text()
+    assert json.loads((report / "run_results.json").read_text())["prefect_run"] == LINK
+    # An address within the house is no business of readers of the release.
+    assert "127.0.0.1" not in (report / "public.html").read_text()
+    assert "127.0.0.1" not in (report / "officer.html").read_text()
+    assert "127.0.0.1" not in json.dumps(read_header(options.release.path, "release"))
+
+
+def test_bar__of_a_run_outside_prefect_is_none(
+    options: RunOptions, sent: dict[str, list[tuple[Any, ...]]], tmp_path: Path
+) -> None:
+    with serial_flows():
+        release_collection(options, Watch())
+    assert sent == {}
+    report = tmp_path / "People_2026.report"
+    assert "prefect" not in json.loads((report / "audit.json").read_text())["about"]
