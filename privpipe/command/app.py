@@ -301,11 +301,12 @@ def export(
 @_calls("report_command:estimate_command", LOOK)
 def estimate(
     release: str = RELEASE,
-    of: str = _text("means, covariances or regression.", "means"),
+    of: str = _text(HELP["estimate_of"], "means"),
     response: str = _text("Of a regression: an included variable, or a surrogates' response."),
+    by: str = _text("Of differences, shares: an included category; an attribute of a mapping."),
     level: float = Option(0.95, help="Of the intervals."),
 ) -> None:
-    """Estimate means, covariances or a regression of the records, with error bars."""
+    """Estimate means, covariances, a regression or shares of the records, with error bars."""
 
 
 @_calls("init_command:schema_command")

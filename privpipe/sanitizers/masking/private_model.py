@@ -142,10 +142,16 @@ class PrivateMaskingModel(masked_records.SurrogateModel, PublicScale):
         q, names = len(self.origin), self.response_names
         origins = np.concatenate([self.origin, self.response_origin]).tolist()
         units = np.concatenate([self.unit, self.response_unit]).tolist()
-        if of == "covariances":
+        if of in ("covariances", "correlations"):
             raise OptionError(
-                "How far covariances of a sample are off rests on fourth moments, not released.",
+                f"How far {of} of a sample are off rests on fourth moments, not released.",
                 remedy="Estimate means or a regression; the model's moments hold sums of products.",
+                code="estimate",
+            )
+        if of in ("differences", "shares"):
+            raise OptionError(
+                f"Moments are of all records: without groups there are no {of}.",
+                remedy="Estimate means or a regression; or mask each group for itself.",
                 code="estimate",
             )
         if of == "means":

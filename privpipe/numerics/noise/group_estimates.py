@@ -1,0 +1,167 @@
+"""Estimates by categories: differences of means between groups, and shares of values.
+
+Shares of what a mapping released are those of the raw values, by the mapping's inverse.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+
+from privpipe.errors import InputError
+from privpipe.numerics.noise.estimates import (
+    Blocks,
+    Estimate,
+    list_estimates,
+    report_few,
+    say_left_out,
+)
+from privpipe.protocols import FloatArray
+
+_EXACT, _SINGULAR = 1e-7, 1e-12
+"""Largest bias of a share by what is not determined; least singular value, of the largest."""
+
+
+def estimate_differences(
+    blocks: Blocks, names: Sequence[str], groups: Sequence[str]
+) -> list[Estimate]:
+    """Differences of the means of all columns but the last, between all pairs of groups.
+
+    Parameters
+    ----------
+    blocks
+        The last column is the number of the record's group, below 0 where it has none.
+    names, groups
+        Of the other columns, whose noise has mean 0, and of the groups.
+
+    Returns
+    -------
+    differences
+        Of the later group less the earlier. Welch's error and freedom (1947, Biometrika 34): the
+        spread of the noise is in that of the records of each group.
+
+    Raises
+    ------
+    InputError
+        If fewer than two groups have two records.
+
+    Warns
+    -----
+    LeftOutWarning
+        Of groups with fewer records; they are named.
+    """
+    count = np.zeros(len(groups))
+    total, squares = (np.zeros((len(groups), len(names))) for _ in range(2))
+    anchor: FloatArray | float | None = None
+    for block in blocks():
+        belongs = np.equal.outer(np.arange(len(groups)), block[:, -1]).astype(np.float64)
+        anchor = block[:, :-1].mean(axis=0) if anchor is None else anchor
+        moved = block[:, :-1] - anchor
+        count += belongs.sum(axis=1)
+        total += belongs @ moved
+        squares += belongs @ moved**2
+    enough = np.flatnonzero(count > 1)
+    if len(enough) < 2:
+        raise report_few(int(count.sum()))
+    say_left_out(np.array(groups)[count < 2].tolist())
+    n = np.maximum(count, 2)[:, None]
+    mean = total / n
+    errors = np.maximum(squares / n - mean**2, 0.0) / (n - 1)
+    found = []
+    for i, j in combinations(enough.tolist(), 2):
+        variances = errors[i] + errors[j]
+        parts = errors[i] ** 2 / (n[i] - 1) + errors[j] ** 2 / (n[j] - 1)
+        # Means without any error have the freedom of the smaller group.
+        least = np.full(len(names), min(n[i, 0], n[j, 0]) - 1)
+        freedom = np.divide(variances**2, parts, out=least, where=parts > 0)
+        pairs = [f"{name}: {groups[j]} - {groups[i]}" for name in names]
+        found += list_estimates(pairs, mean[j] - mean[i], variances, freedom=freedom)
+    return found
+
+
+def estimate_shares(
+    counts: FloatArray, names: Sequence[str], weights: FloatArray | None = None
+) -> list[Estimate]:
+    """Shares of values among the records of a population, of how often each symbol was released.
+
+    Parameters
+    ----------
+    counts : (n_symbols,)
+    names
+        Of the values.
+    weights : (n_values, n_symbols), optional
+        The sum of these times the shares of the symbols is that of each value; the identity when
+        not given. Limits are then Wilson's (1927, J. Am. Stat. Assoc. 22).
+
+    Raises
+    ------
+    InputError
+        If there are no two records.
+    """
+    weights = np.eye(len(counts)) if weights is None else weights
+    n = float(counts.sum())
+    if n < 2:
+        raise report_few(int(n))
+    values = weights @ counts / n
+    variances = (weights**2 @ counts / n - values**2) / n
+    # How the error changes with the truth also counts for symbols that were never released.
+    near = (counts + 1e-3) / (counts + 1e-3).sum()
+    apart = weights - (weights @ near)[:, None]
+    change = weights**2 - 2 * values[:, None] * weights
+    change -= (change @ near)[:, None]
+    spread = np.maximum(apart**2 @ near, np.finfo(np.float64).tiny)
+    lean = (apart * change) @ near / spread / (2 * n)
+    spill = np.maximum(change**2 @ near / spread / (4 * n**2) - lean**2, 0.0)
+    return list_estimates(names, values, variances, lean, 0 * lean - 1 / n, spill)
+
+
+def estimate_raw_shares(
+    counts: FloatArray, mapping: FloatArray, values: FloatArray, names: Sequence[str]
+) -> list[Estimate]:
+    """Shares of raw values, of how often each symbol was released by a known mapping.
+
+    Parameters
+    ----------
+    counts : (n_symbols,)
+        Of released symbols.
+    mapping : (n_symbols, n_raw)
+        Probability of each released symbol given the raw one.
+    values : (n_values, n_raw)
+        1 where a raw symbol has the value, else 0.
+    names
+        Of the values.
+
+    Returns
+    -------
+    shares
+        Of values that the mapping determines, by the least squares of ``counts / n`` less
+        ``mapping @ shares``, weighted as the law of counts has it. Each is a weighted sum of
+        released shares that is right whatever the law of the records is.
+
+    Raises
+    ------
+    InputError
+        If no value is determined: the mapping releases different raw symbols alike.
+
+    Warns
+    -----
+    LeftOutWarning
+        Of values that are not determined; they are named.
+    """
+    scale = np.sqrt((counts + 1) / (counts + 1).sum())
+    system = (mapping / scale[:, None]).T
+    solved, _, _, _ = np.linalg.lstsq(system, values.T, rcond=_SINGULAR)
+    sure = np.abs(system @ solved - values.T).max(axis=0) < _EXACT
+    if not sure.any():
+        raise InputError(
+            "The mapping releases different values by the same law: no share is determined.",
+            remedy="Fit the mapping with a smaller distortion budget, or of fewer attributes.",
+            code="not-determined",
+        )
+    say_left_out(np.array(names)[~sure].tolist())
+    weights = (solved / scale[:, None]).T[sure]
+    singular = np.linalg.svd(mapping, compute_uv=False)
+    condition = float(singular[0] / singular[singular > _SINGULAR * singular[0]][-1])
+    found = estimate_shares(counts, np.array(names)[sure].tolist(), weights)
+    return [replace(one, condition=condition) for one in found]
