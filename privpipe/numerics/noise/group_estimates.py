@@ -3,6 +3,7 @@
 Shares of what a mapping released are those of the raw values, by the mapping's inverse.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
@@ -19,8 +20,14 @@ from privpipe.numerics.noise.estimates import (
 )
 from privpipe.protocols import FloatArray
 
+LEAST = 10
+"""Records of a group whose mean is compared: of fewer, an error says little."""
+
 _EXACT, _SINGULAR = 1e-7, 1e-12
 """Largest bias of a share by what is not determined; least singular value, of the largest."""
+
+_SKEWED, _HEAVY = 0.5, 3.0
+"""Largest distance to a normal law, where a record counts for more than so many."""
 
 
 def estimate_differences(
@@ -44,7 +51,7 @@ def estimate_differences(
     Raises
     ------
     InputError
-        If fewer than two groups have two records.
+        If fewer than two groups have ten records.
 
     Warns
     -----
@@ -61,11 +68,11 @@ def estimate_differences(
         count += belongs.sum(axis=1)
         total += belongs @ moved
         squares += belongs @ moved**2
-    enough = np.flatnonzero(count > 1)
+    enough = np.flatnonzero(count >= LEAST)
     if len(enough) < 2:
         raise report_few(int(count.sum()))
-    say_left_out(np.array(groups)[count < 2].tolist())
-    n = np.maximum(count, 2)[:, None]
+    say_left_out(np.array(groups)[count < LEAST].tolist())
+    n = np.maximum(count, LEAST)[:, None]
     mean = total / n
     errors = np.maximum(squares / n - mean**2, 0.0) / (n - 1)
     found = []
@@ -106,7 +113,7 @@ def estimate_shares(
     values = weights @ counts / n
     variances = (weights**2 @ counts / n - values**2) / n
     # How the error changes with the truth also counts for symbols that were never released.
-    near = (counts + 1e-3) / (counts + 1e-3).sum()
+    near = (counts + 0.5) / (counts + 0.5).sum()
     apart = weights - (weights @ near)[:, None]
     change = weights**2 - 2 * values[:, None] * weights
     change -= (change @ near)[:, None]
@@ -135,9 +142,9 @@ def estimate_raw_shares(
     Returns
     -------
     shares
-        Of values that the mapping determines, by the least squares of ``counts / n`` less
-        ``mapping @ shares``, weighted as the law of counts has it. Each is a weighted sum of
-        released shares that is right whatever the law of the records is.
+        Of values that the mapping determines: weighted sums of released shares, right on average
+        whatever the law of the records. Of several such sums that of least variance where all raw
+        symbols are as frequent.
 
     Raises
     ------
@@ -149,19 +156,26 @@ def estimate_raw_shares(
     LeftOutWarning
         Of values that are not determined; they are named.
     """
-    scale = np.sqrt((counts + 1) / (counts + 1).sum())
+    # Weights of the counts themselves would move with them, and be biased.
+    scale = np.sqrt(np.maximum(mapping.mean(axis=1), np.finfo(np.float64).tiny))
     system = (mapping / scale[:, None]).T
     solved, _, _, _ = np.linalg.lstsq(system, values.T, rcond=_SINGULAR)
     sure = np.abs(system @ solved - values.T).max(axis=0) < _EXACT
+    weights = (solved / scale[:, None]).T
+    # What rests on a few records of large weight has no normal law (Berry and Esseen's quotient).
+    near = (counts + 0.5) / (counts + 0.5).sum()
+    apart = np.abs(weights - (weights @ near)[:, None])
+    skew = apart**3 @ near / np.maximum(apart**2 @ near, np.finfo(np.float64).tiny) ** 1.5
+    sure &= (skew < _SKEWED * math.sqrt(counts.sum())) | (np.abs(weights).max(axis=1) < _HEAVY)
     if not sure.any():
         raise InputError(
-            "The mapping releases different values by the same law: no share is determined.",
-            remedy="Fit the mapping with a smaller distortion budget, or of fewer attributes.",
+            "The mapping releases different values by laws that are alike, or records are few: no "
+            "share is determined.",
+            remedy="Use more records, or a mapping with a smaller distortion budget.",
             code="not-determined",
         )
     say_left_out(np.array(names)[~sure].tolist())
-    weights = (solved / scale[:, None]).T[sure]
     singular = np.linalg.svd(mapping, compute_uv=False)
     condition = float(singular[0] / singular[singular > _SINGULAR * singular[0]][-1])
-    found = estimate_shares(counts, np.array(names)[sure].tolist(), weights)
+    found = estimate_shares(counts, np.array(names)[sure].tolist(), weights[sure])
     return [replace(one, condition=condition) for one in found]
