@@ -10,7 +10,7 @@ from functools import partial
 from privpipe.capabilities import Estimates, MakesRecords, Promises
 from privpipe.errors import OptionError
 from privpipe.numerics.noise.estimates import Estimate, Quantity
-from privpipe.protocols import RecordMap
+from privpipe.sanitizers.grounds import read_grounds
 from privpipe.store.access.location import Place, as_url, shown
 from privpipe.store.arrays.layout import companion_url, exists
 from privpipe.store.models import open_model
@@ -47,9 +47,8 @@ def estimate(
     InputError
         If the noise or the mapping leaves it undetermined.
     """
-    given = {"response": response} if of in ("differences", "shares") else {"by": by}
-    if (name := next((key for key, value in given.items() if value is not None), None)) is not None:
-        problem, remedy = f"{of} have no {name}.", "response is of a regression, by of groups."
+    if (response if of in ("differences", "shares") else by) is not None:
+        problem, remedy = f"{of} have no such column.", "Give a regression a response, groups by."
         raise OptionError(problem, remedy=remedy, code="estimate")
     url = as_url(release)
     place = companion_url(url, "model.zarr")
@@ -65,25 +64,9 @@ def estimate(
     model = open_model(place)
     if isinstance(model, Estimates):
         return model.estimate(of, response or by, partial(open_release, url))
-    reason, remedy = _explain(model)
-    raise OptionError(
-        f"{shown(url)} was made by {model.kind!r}: {reason}", remedy=remedy, code="estimate"
-    )
-
-
-def _explain(model: RecordMap) -> tuple[str, str]:
-    """Why no estimate can be made of what a map releases, and what can be done."""
+    why, most = "surrogates" if isinstance(model, MakesRecords) else "other", 0.0
     if isinstance(model, Promises):
-        most = math.sqrt(model.promise.utility_budget)
-        return (
-            "what it removed is no noise of a known law, and means of features keep its bias.",
-            f"Use means of the desired prediction: each is off by at most {most:.3g}, the root of "
-            "the utility budget.",
-        )
-    if isinstance(model, MakesRecords):
-        return (
-            "surrogates have the coefficients of the records as they are, and their number is "
-            "chosen: no error of a sample is in them.",
-            "Fit the regression to the surrogates; for errors release with masking_private.",
-        )
-    return "its error is no noise of a known law.", "Estimate from a release of noisy."
+        why, most = "biased", math.sqrt(model.promise.utility_budget)
+    said = read_grounds()["estimates"][why]
+    problem = f"{shown(url)} was made by {model.kind!r}: {said['problem']}"
+    raise OptionError(problem, remedy=said["remedy"].format(most=most), code="estimate")

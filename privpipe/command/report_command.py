@@ -131,9 +131,8 @@ def estimate_command(
     if of == "regression":
         say("Of masking_private the sample's error is that of residuals of one variance.")
     say("Estimates are of records within the bounds of the release: clipped ones count as clipped.")
-    return {"release": shown(release), "of": of, "level": level, "estimates": rows} | {
-        "condition": condition
-    }
+    said = {"of": of, "level": level, "condition": condition, "estimates": rows}
+    return {"release": shown(release), **said}
 
 
 def find_release(place: str) -> str:

@@ -378,7 +378,7 @@ def choose_response(response: str | None, names: Sequence[str], what: str = "res
     Raises
     ------
     OptionError
-        If it is none of them.
+        If the release has no such column.
     """
     if response is None and len(names) == 1:
         return 0

@@ -11,13 +11,8 @@ from itertools import combinations
 import numpy as np
 
 from privpipe.errors import InputError
-from privpipe.numerics.noise.estimates import (
-    Blocks,
-    Estimate,
-    list_estimates,
-    report_few,
-    say_left_out,
-)
+from privpipe.numerics.noise import estimates
+from privpipe.numerics.noise.estimates import Blocks, Estimate
 from privpipe.protocols import FloatArray
 
 LEAST = 10
@@ -26,6 +21,7 @@ LEAST = 10
 _EXACT, _SINGULAR = 1e-7, 1e-12
 """Largest bias of a share by what is not determined; least singular value, of the largest."""
 
+_LEAST_POSITIVE = float(np.finfo(np.float64).tiny)
 _SKEWED, _HEAVY = 0.5, 3.0
 """Largest distance to a normal law, where a record counts for more than so many."""
 
@@ -70,8 +66,8 @@ def estimate_differences(
         squares += belongs @ moved**2
     enough = np.flatnonzero(count >= LEAST)
     if len(enough) < 2:
-        raise report_few(int(count.sum()))
-    say_left_out(np.array(groups)[count < LEAST].tolist())
+        raise estimates.report_few(int(count.sum()))
+    estimates.say_left_out(np.array(groups)[count < LEAST].tolist())
     n = np.maximum(count, LEAST)[:, None]
     mean = total / n
     errors = np.maximum(squares / n - mean**2, 0.0) / (n - 1)
@@ -79,11 +75,10 @@ def estimate_differences(
     for i, j in combinations(enough.tolist(), 2):
         variances = errors[i] + errors[j]
         parts = errors[i] ** 2 / (n[i] - 1) + errors[j] ** 2 / (n[j] - 1)
-        # Means without any error have the freedom of the smaller group.
-        least = np.full(len(names), min(n[i, 0], n[j, 0]) - 1)
-        freedom = np.divide(variances**2, parts, out=least, where=parts > 0)
+        # Never below that of the smaller group; of means without any error both are 0.
+        freedom = np.maximum(variances**2 / np.maximum(parts, _LEAST_POSITIVE), LEAST - 1)
         pairs = [f"{name}: {groups[j]} - {groups[i]}" for name in names]
-        found += list_estimates(pairs, mean[j] - mean[i], variances, freedom=freedom)
+        found += estimates.list_estimates(pairs, mean[j] - mean[i], variances, freedom=freedom)
     return found
 
 
@@ -107,9 +102,8 @@ def estimate_shares(
         If there are no two records.
     """
     weights = np.eye(len(counts)) if weights is None else weights
-    n = float(counts.sum())
-    if n < 2:
-        raise report_few(int(n))
+    if (n := float(counts.sum())) < 2:
+        raise estimates.report_few(int(n))
     values = weights @ counts / n
     variances = (weights**2 @ counts / n - values**2) / n
     # How the error changes with the truth also counts for symbols that were never released.
@@ -117,10 +111,10 @@ def estimate_shares(
     apart = weights - (weights @ near)[:, None]
     change = weights**2 - 2 * values[:, None] * weights
     change -= (change @ near)[:, None]
-    spread = np.maximum(apart**2 @ near, np.finfo(np.float64).tiny)
+    spread = np.maximum(apart**2 @ near, _LEAST_POSITIVE)
     lean = (apart * change) @ near / spread / (2 * n)
     spill = np.maximum(change**2 @ near / spread / (4 * n**2) - lean**2, 0.0)
-    return list_estimates(names, values, variances, lean, 0 * lean - 1 / n, spill)
+    return estimates.list_estimates(names, values, variances, lean, 0 * lean - 1 / n, spill)
 
 
 def estimate_raw_shares(
@@ -156,8 +150,10 @@ def estimate_raw_shares(
     LeftOutWarning
         Of values that are not determined; they are named.
     """
+    ever = mapping.any(axis=1)
+    counts, mapping = counts[ever], mapping[ever]
     # Weights of the counts themselves would move with them, and be biased.
-    scale = np.sqrt(np.maximum(mapping.mean(axis=1), np.finfo(np.float64).tiny))
+    scale = np.sqrt(mapping.mean(axis=1))
     system = (mapping / scale[:, None]).T
     solved, _, _, _ = np.linalg.lstsq(system, values.T, rcond=_SINGULAR)
     sure = np.abs(system @ solved - values.T).max(axis=0) < _EXACT
@@ -165,7 +161,7 @@ def estimate_raw_shares(
     # What rests on a few records of large weight has no normal law (Berry and Esseen's quotient).
     near = (counts + 0.5) / (counts + 0.5).sum()
     apart = np.abs(weights - (weights @ near)[:, None])
-    skew = apart**3 @ near / np.maximum(apart**2 @ near, np.finfo(np.float64).tiny) ** 1.5
+    skew = apart**3 @ near / np.maximum(apart**2 @ near, _LEAST_POSITIVE) ** 1.5
     sure &= (skew < _SKEWED * math.sqrt(counts.sum())) | (np.abs(weights).max(axis=1) < _HEAVY)
     if not sure.any():
         raise InputError(
@@ -174,7 +170,7 @@ def estimate_raw_shares(
             remedy="Use more records, or a mapping with a smaller distortion budget.",
             code="not-determined",
         )
-    say_left_out(np.array(names)[~sure].tolist())
+    estimates.say_left_out(np.array(names)[~sure].tolist())
     singular = np.linalg.svd(mapping, compute_uv=False)
     condition = float(singular[0] / singular[singular > _SINGULAR * singular[0]][-1])
     found = estimate_shares(counts, np.array(names)[sure].tolist(), weights[sure])

@@ -3,7 +3,8 @@
 Salamatian et al., SPPM: Sparse Privacy Preserving Mappings.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal, get_args
 
@@ -22,15 +23,7 @@ from privpipe.numerics.noise.estimates import Estimate, choose_response
 from privpipe.numerics.noise.group_estimates import estimate_raw_shares
 from privpipe.numerics.random.categorical import CategoryTable, draw_categories, tabulate_categories
 from privpipe.promises import check_promise
-from privpipe.protocols import (
-    AnyArray,
-    BoolArray,
-    Column,
-    FloatArray,
-    Guarantee,
-    IntArray,
-    RecordStream,
-)
+from privpipe.protocols import AnyArray, BoolArray, FloatArray, Guarantee, IntArray, RecordStream
 
 _NAMED: dict[str, DistanceKind] = {kind: kind for kind in get_args(DistanceKind)}
 UnseenPolicy = Literal["refuse", "nearest"]
@@ -97,32 +90,29 @@ class DrawnCategories:
                 remedy=f"Estimate shares, of a mapping with at most {MOST_INVERTED:,} symbols.",
                 code="estimate",
             )
-        names = [one.name for one in columns]
-        chosen = range(len(names))
+        names, size = [one.name for one in columns], len(codes)
+        chosen: Sequence[int] = range(len(names))
         if column is not None:
             chosen = [choose_response(column, names, "attribute")]
         # A record that is no symbol was withheld: it is counted at the end.
-        opened, counts = open_release(), np.zeros(len(codes) + 1)
+        opened, counts = open_release(), np.zeros(size + 1)
         places = {tuple(row): place for place, row in enumerate(codes.tolist())}
         tables = [opened[name].attrs.get("categories") for name in names]
         given = tuple(
-            Column(name, len(table) if table else one.n_categories, table and tuple(table))
-            for name, table, one in zip(names, tables, columns, strict=True)
+            replace(one, categories=tuple(table), n_categories=len(table)) if table else one
+            for one, table in zip(columns, tables, strict=True)
         )
         for start in range(0, opened.sizes["record"], BLOCK_RECORDS):
             part = slice(start, start + BLOCK_RECORDS)
             rows = np.column_stack([opened[name][part].values for name in names])
-            found, n_each = find_distinct_rows(self.read_records(NamedCodes(rows, given)))
-            for row, n in zip(found.tolist(), np.bincount(n_each), strict=True):
-                counts[places.get(tuple(row), -1)] += n
-        values, said = [], []
-        for j in chosen:
-            table = (*(columns[j].categories or range(columns[j].n_categories or 0)), "missing")
-            for code in np.unique(codes[:, j]):
-                values.append(codes[:, j] == code)
-                said.append(f"{names[j]} = {table[code]}")
-        held = np.array(values, np.float64)
-        return estimate_raw_shares(counts[:-1], mapping.toarray(), held, said)
+            found, which = find_distinct_rows(self.read_records(NamedCodes(rows, given)))
+            at = [places.get(tuple(row), size) for row in found.tolist()]
+            counts += np.bincount(np.array(at)[which], minlength=size + 1)
+        pairs = [(j, code) for j in chosen for code in np.unique(codes[:, j]).tolist()]
+        labels = [(*(one.categories or range(one.n_categories or 0)), "missing") for one in columns]
+        values = np.array([codes[:, j] == code for j, code in pairs], np.float64)
+        said = [f"{names[j]} = {labels[j][code]}" for j, code in pairs]
+        return estimate_raw_shares(counts[:size], mapping.toarray(), values, said)
 
     @giving_back
     def apply(self, x: Any, stream: RecordStream | None = None) -> AnyArray:

@@ -142,16 +142,10 @@ class PrivateMaskingModel(masked_records.SurrogateModel, PublicScale):
         q, names = len(self.origin), self.response_names
         origins = np.concatenate([self.origin, self.response_origin]).tolist()
         units = np.concatenate([self.unit, self.response_unit]).tolist()
-        if of in ("covariances", "correlations"):
+        if of not in ("means", "regression"):
             raise OptionError(
-                f"How far {of} of a sample are off rests on fourth moments, not released.",
+                f"Moments of all records were released: {of} need fourth moments, or groups.",
                 remedy="Estimate means or a regression; the model's moments hold sums of products.",
-                code="estimate",
-            )
-        if of in ("differences", "shares"):
-            raise OptionError(
-                f"Moments are of all records: without groups there are no {of}.",
-                remedy="Estimate means or a regression; or mask each group for itself.",
                 code="estimate",
             )
         if of == "means":

@@ -367,16 +367,14 @@ class NoisyFilter:
                 remedy="Give --by an included categorical variable; it has no noise.",
                 code="estimate",
             )
-        dtype = np.integer if by_groups else np.floating
+        dtype, what = (np.integer, "column of groups") if by_groups else (np.floating, "response")
         included = [
             str(name)
             for name, array in opened.data_vars.items()
             if array.ndim == 1 and np.issubdtype(array.dtype, dtype)
         ]
-        chosen = []
-        if by_groups or of == "regression":
-            what = "column of groups" if by_groups else "response"
-            chosen = [included[choose_response(column, included, what)]]
+        reads = by_groups or of == "regression"
+        chosen = [included[choose_response(column, included, what)]] if reads else []
         # Placing records on the grid shrank them by a factor that is known.
         factor = (self.threshold if self.bound == "hard" else 1.0) / self.mechanism.factor
         # Without a filter, the centre that was subtracted is added again.
@@ -395,9 +393,9 @@ class NoisyFilter:
             groups = [str(one) for one in opened[chosen[0]].attrs.get("categories", ())]
             if of == "differences":
                 return estimate_differences(blocks, names, groups)
-            bins = np.arange(len(groups) + 1)
-            counts = sum(np.histogram(block[:, -1], bins - 0.5)[0] for block in blocks())
-            return estimate_shares(np.asarray(counts, np.float64), groups)
+            bins = np.arange(len(groups) + 1) - 0.5
+            each = (np.histogram(block[:, -1], bins)[0] for block in blocks())
+            return estimate_shares(sum(each, np.zeros(len(groups))), groups)
         return estimates.estimate_regression(blocks, [*names, *chosen], noise)
 
     def bound_features(self, x: FloatArray) -> tuple[FloatArray, BoundCounts]:
