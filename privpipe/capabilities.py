@@ -110,8 +110,11 @@ class Reconstructs(Protocol):
 class Estimates(Protocol):
     """Lets readers of its release say something of the records, with errors that hold its noise."""
 
-    def estimate(self, of: Any, response: str | None, open_release: Callable[[], Any]) -> list[Any]:
-        """Means, covariances or a regression, by this map and, where they are read, its records."""
+    def estimate(self, of: Any, column: str | None, open_release: Callable[[], Any]) -> list[Any]:
+        """What is estimated, by this map and, where they are read, its records.
+
+        `column` is the response of a regression, or has the groups that are compared.
+        """
 
 
 @runtime_checkable

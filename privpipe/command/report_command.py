@@ -98,7 +98,7 @@ MOST_SHOWN = 40
 
 
 def estimate_command(
-    release: str, *, of: Any, response: str | None, level: float
+    release: str, *, of: Any, response: str | None, by: str | None, level: float
 ) -> dict[str, Any]:
     """Estimate, print a table, and give the document.
 
@@ -113,7 +113,7 @@ def estimate_command(
     if of not in known or not 0 < level < 1:
         problem = f"--of is {of!r}." if of not in known else f"--level is {level:g}."
         raise OptionError(problem, remedy=f"Use --of {', '.join(known)}; a level between 0 and 1.")
-    found = estimate(release, of, response or None)
+    found = estimate(release, of, response or None, by or None)
     rows = []
     for one in found:
         low, high = one.find_limits(level)
@@ -126,10 +126,13 @@ def estimate_command(
     say(tabulate(texts, title=f"{of} of the records, {level:.0%} intervals of sample and noise"))
     if len(rows) > MOST_SHOWN:
         say(f"and {len(rows) - MOST_SHOWN:,} more; --json has them.")
+    if (condition := max(one.condition for one in found)) > 1:
+        say(f"The mapping was inverted; its condition number is {condition:.3g}.")
     if of == "regression":
         say("Of masking_private the sample's error is that of residuals of one variance.")
     say("Estimates are of records within the bounds of the release: clipped ones count as clipped.")
-    return {"release": shown(release), "of": of, "level": level, "estimates": rows}
+    said = {"of": of, "level": level, "condition": condition, "estimates": rows}
+    return {"release": shown(release), **said}
 
 
 def find_release(place: str) -> str:

@@ -10,6 +10,7 @@ the score does not reject (`Estimate.find_limits`), and where these have no end 
 """
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -17,13 +18,14 @@ from typing import Literal
 import numpy as np
 from scipy.special import stdtrit
 
-from privpipe.errors import InputError, OptionError
+from privpipe.errors import InputError, LeftOutWarning, OptionError
 from privpipe.protocols import FloatArray
 
 Blocks = Callable[[], Iterable[FloatArray]]
 """Reads all records again, some at a time, (n_records, n_columns)."""
 
-Quantity = Literal["means", "covariances", "regression"]
+Quantity = Literal["means", "covariances", "correlations", "regression", "differences", "shares"]
+"""Differences are of means between groups of records; shares are of the values of a column."""
 
 LEVEL = 0.95
 """A regression is refused where limits at this level have no end."""
@@ -47,6 +49,8 @@ class Estimate:
         by themselves add spill (in units of error^2) for each unit of chi squared.
     freedom
         Degrees of freedom of the error: limits use Student's quantile.
+    condition
+        Condition number of the mapping that was inverted; 1 where none was.
     """
 
     name: str
@@ -56,6 +60,7 @@ class Estimate:
     growth: float = 0.0
     spill: float = 0.0
     freedom: float = math.inf
+    condition: float = 1.0
 
     def find_limits(self, level: float) -> tuple[float, float]:
         """Interval that holds the number with this probability.
@@ -90,19 +95,28 @@ class Estimate:
         return Estimate(self.name, value, error, lean, self.growth, spill, self.freedom)
 
 
-def _list(
+def list_estimates(
     names: Sequence[str],
     values: FloatArray,
     variances: FloatArray,
     *shape: FloatArray,
-    freedom: float = math.inf,
+    freedom: float | FloatArray = math.inf,
 ) -> list[Estimate]:
     """Estimates; of a regression with lean, growth and spill, refused without limits."""
     rows = [one.tolist() for one in (values, np.sqrt(np.maximum(variances, 0.0)), *shape)]
-    made = [replace(Estimate(*row), freedom=freedom) for row in zip(names, *rows, strict=True)]
+    free = np.broadcast_to(freedom, values.shape).tolist()
+    pairs = zip(zip(names, *rows, strict=True), free, strict=True)
+    made = [replace(Estimate(*row), freedom=one) for row, one in pairs]
     for one in made:
         one.find_limits(LEVEL)
     return made
+
+
+def report_few(n: int) -> InputError:
+    """Error that says how few records there are."""
+    problem = f"{n} records are too few to estimate anything of."
+    remedy = "Use a release of more records than columns."
+    return InputError(problem, remedy=remedy, code="few-records")
 
 
 def _sum_up(blocks: Blocks) -> tuple[int, FloatArray, FloatArray]:
@@ -115,9 +129,7 @@ def _sum_up(blocks: Blocks) -> tuple[int, FloatArray, FloatArray]:
         total = moved.sum(axis=0) + (0.0 if total is None else total)
         products = moved.T @ moved + (0.0 if products is None else products)
     if anchor is None or total is None or products is None or n <= len(anchor) + 1:
-        problem = f"{n} records are too few to estimate anything of."
-        remedy = "Use a release of more records than columns."
-        raise InputError(problem, remedy=remedy, code="few-records")
+        raise report_few(n)
     shift = total / n
     return n, anchor + shift, products / n - np.outer(shift, shift)
 
@@ -125,7 +137,7 @@ def _sum_up(blocks: Blocks) -> tuple[int, FloatArray, FloatArray]:
 def estimate_means(blocks: Blocks, names: Sequence[str]) -> list[Estimate]:
     """Means of columns whose noise has mean 0: its spread is in that of the records."""
     n, mean, covariance = _sum_up(blocks)
-    return _list(names, mean, np.diag(covariance) / (n - 1), freedom=n - 1)
+    return list_estimates(names, mean, np.diag(covariance) / (n - 1), freedom=n - 1)
 
 
 def estimate_covariances(blocks: Blocks, names: Sequence[str], noise: FloatArray) -> list[Estimate]:
@@ -153,7 +165,74 @@ def estimate_covariances(blocks: Blocks, names: Sequence[str], noise: FloatArray
     most = 0.5 / stdtrit(n - 1, 0.5 + LEVEL / 2) ** 2
     growth = np.minimum(variances / np.maximum(total**2, np.finfo(np.float64).tiny), most)
     lean = np.where(rows == columns, growth * covariance[rows, columns], 0.0)
-    return _list(pairs, values, variances, lean, growth, 0 * lean, freedom=n - 1)
+    return list_estimates(pairs, values, variances, lean, growth, 0 * lean, freedom=n - 1)
+
+
+def estimate_correlations(
+    blocks: Blocks, names: Sequence[str], noise: FloatArray
+) -> list[Estimate]:
+    """Correlations of all pairs of different columns, of those that surely vary.
+
+    Parameters
+    ----------
+    blocks, names
+    noise : (n_columns,)
+        Variances of the noise of each, which is not correlated.
+
+    Raises
+    ------
+    InputError
+        If fewer than two columns vary beyond the noise.
+
+    Warns
+    -----
+    LeftOutWarning
+        Of columns that may vary by noise alone; they are named.
+
+    Notes
+    -----
+    Their error is of the first order. Limits hold each correlation r at which the mean of
+    ``x y - r (x^2 + y^2) / 2``, of columns in units of what they vary by, is not rejected: a
+    correlation is a quotient, too.
+    """
+    n, mean, covariance = _sum_up(blocks)
+    spread = np.diag(covariance) * n / (n - 1) - noise
+    unit = np.sqrt(np.where(spread > 0, spread, math.inf))
+    fourth, third = np.zeros_like(covariance), np.zeros_like(covariance)
+    for block in blocks():
+        scaled = (block - mean) / unit
+        fourth += np.square(scaled).T @ np.square(scaled) / n
+        third += (scaled**3).T @ scaled / n
+    second = covariance / np.outer(unit, unit)
+    square = np.diag(second)
+    # A spread that is not twice its error above zero is none to divide by.
+    most = (n - 1) / stdtrit(n - 1, 0.5 + LEVEL / 2) ** 2
+    sure = (spread > 0) & (np.diag(fourth) - square**2 < most)
+    at = np.flatnonzero(sure)
+    _check_determined(len(at) > 1, LEVEL)
+    say_left_out(np.array(names)[~sure].tolist())
+    places = np.triu_indices(len(at), 1)
+    rows, columns = at[places[0]], at[places[1]]
+
+    def pick(table: FloatArray) -> FloatArray:
+        return table[rows, columns]
+
+    middle = (square[rows] + square[columns]) / 2
+    ends = np.diag(fourth)[rows] + np.diag(fourth)[columns]
+    growth = ((ends + 2 * pick(fourth)) / 4 - middle**2) / (n - 1)
+    cross = (pick(third + third.T) / 2 - pick(second) * middle) / (n - 1)
+    values = pick(second) * n / (n - 1)
+    lean = values * growth - cross
+    variances = pick(fourth - second**2) / (n - 1) - values * (cross - lean)
+    pairs = [f"{names[i]}, {names[j]}" for i, j in zip(rows, columns, strict=True)]
+    return list_estimates(pairs, values, variances, lean, growth, 0 * lean, freedom=n - 1)
+
+
+def say_left_out(names: Sequence[str]) -> None:
+    """Warn of what is not determined, by name."""
+    if names:
+        said = f"Not determined, and left out: {', '.join(names)}."
+        warnings.warn(said, LeftOutWarning, stacklevel=2)
 
 
 def estimate_regression(blocks: Blocks, names: Sequence[str], noise: FloatArray) -> list[Estimate]:
@@ -198,7 +277,7 @@ def estimate_regression(blocks: Blocks, names: Sequence[str], noise: FloatArray)
     lean, spill = _find_lean(errors / n, leans / n)
     shape = lean, growth / n, spill
     variances = np.diag(errors) / n
-    return _list([*names[:d], "intercept"], found, variances, *shape, freedom=freedom)
+    return list_estimates([*names[:d], "intercept"], found, variances, *shape, freedom=freedom)
 
 
 def _find_lines(errors: FloatArray) -> FloatArray:
@@ -250,7 +329,7 @@ def estimate_moment_means(
     spread = np.diag(moments)[places] / count - mean**2
     # The count has noise as well, by which each mean is divided.
     noise = (deviations[one, places] ** 2 + (mean * deviations[one, one]) ** 2) / count**2
-    return _list(names, mean, np.maximum(spread, 0.0) / count + noise)
+    return list_estimates(names, mean, np.maximum(spread, 0.0) / count + noise)
 
 
 def estimate_moment_regression(
@@ -290,15 +369,21 @@ def estimate_moment_regression(
     sample = np.diag(inverse) * np.sum(lines @ inner * lines, axis=1) / count
     growth = np.sum(move(lines) * lines, axis=1) + sample
     lean, spill = _find_lean(errors, move(found))
-    return _list([*names[:q], "intercept"], found, np.diag(errors), lean, growth, spill)
+    return list_estimates([*names[:q], "intercept"], found, np.diag(errors), lean, growth, spill)
 
 
-def choose_response(response: str | None, names: Sequence[str]) -> int:
-    """Place of a response among names; of a single one it need not be named."""
+def choose_response(response: str | None, names: Sequence[str], what: str = "response") -> int:
+    """Place of a response, or of `what` it is, among names; of a single one it need not be named.
+
+    Raises
+    ------
+    OptionError
+        If the release has no such column.
+    """
     if response is None and len(names) == 1:
         return 0
     if response not in names:
-        problem = f"The response {response!r} is none of the release."
+        problem = f"The {what} {response!r} is none of the release."
         remedy = f"Choose one of: {', '.join(names) or 'those of [release] include'}."
         raise OptionError(problem, remedy=remedy, code="estimate")
     return names.index(response)

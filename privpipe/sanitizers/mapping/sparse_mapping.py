@@ -3,6 +3,8 @@
 Salamatian et al., SPPM: Sparse Privacy Preserving Mappings.
 """
 
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal, get_args
 
@@ -17,6 +19,8 @@ from privpipe.fitted_schema import UNKNOWN, NamedCodes
 from privpipe.numerics.kinds import find_distinct_rows
 from privpipe.numerics.mapping.problem.programme import CodeDistance, DistanceKind
 from privpipe.numerics.mapping.worst_case import measure_epsilon
+from privpipe.numerics.noise.estimates import Estimate, choose_response
+from privpipe.numerics.noise.group_estimates import estimate_raw_shares
 from privpipe.numerics.random.categorical import CategoryTable, draw_categories, tabulate_categories
 from privpipe.promises import check_promise
 from privpipe.protocols import AnyArray, BoolArray, FloatArray, Guarantee, IntArray, RecordStream
@@ -24,6 +28,8 @@ from privpipe.protocols import AnyArray, BoolArray, FloatArray, Guarantee, IntAr
 _NAMED: dict[str, DistanceKind] = {kind: kind for kind in get_args(DistanceKind)}
 UnseenPolicy = Literal["refuse", "nearest"]
 _BLOCK_PAIRS = 2**22
+MOST_INVERTED, BLOCK_RECORDS = 2_000, 2**16
+"""Symbols of a mapping that a reader inverts, in a minute; records that are read at once."""
 
 
 class DrawnCategories:
@@ -59,6 +65,54 @@ class DrawnCategories:
             If a record has what the map does not release.
         """
         raise NotImplementedError
+
+    @property
+    def law(self) -> tuple[IntArray, sp.csc_array]:
+        """Codes of all symbols, and the probability of each (row) given the raw one (column)."""
+        raise NotImplementedError
+
+    def estimate(
+        self, of: Any, column: str | None, open_release: Callable[[], Any]
+    ) -> list[Estimate]:
+        """Shares of raw values of each attribute, or of one, by the inverse of the mapping.
+
+        Raises
+        ------
+        OptionError
+            Of anything else, of another column, or of too many symbols.
+        """
+        codes, mapping = self.law
+        columns = getattr(schema_of(self), "attributes", ())
+        if of != "shares" or not columns or len(codes) > MOST_INVERTED:
+            raise OptionError(
+                f"Of a mapping with {len(codes):,} symbols there are no {of}: it releases names, "
+                "and is inverted as a whole.",
+                remedy=f"Estimate shares, of a mapping with at most {MOST_INVERTED:,} symbols.",
+                code="estimate",
+            )
+        names, size = [one.name for one in columns], len(codes)
+        chosen: Sequence[int] = range(len(names))
+        if column is not None:
+            chosen = [choose_response(column, names, "attribute")]
+        # A record that is no symbol was withheld: it is counted at the end.
+        opened, counts = open_release(), np.zeros(size + 1)
+        places = {tuple(row): place for place, row in enumerate(codes.tolist())}
+        tables = [opened[name].attrs.get("categories") for name in names]
+        given = tuple(
+            replace(one, categories=tuple(table), n_categories=len(table)) if table else one
+            for one, table in zip(columns, tables, strict=True)
+        )
+        for start in range(0, opened.sizes["record"], BLOCK_RECORDS):
+            part = slice(start, start + BLOCK_RECORDS)
+            rows = np.column_stack([opened[name][part].values for name in names])
+            found, which = find_distinct_rows(self.read_records(NamedCodes(rows, given)))
+            at = [places.get(tuple(row), size) for row in found.tolist()]
+            counts += np.bincount(np.array(at)[which], minlength=size + 1)
+        pairs = [(j, code) for j in chosen for code in np.unique(codes[:, j]).tolist()]
+        labels = [(*(one.categories or range(one.n_categories or 0)), "missing") for one in columns]
+        values = np.array([codes[:, j] == code for j, code in pairs], np.float64)
+        said = [f"{names[j]} = {labels[j][code]}" for j, code in pairs]
+        return estimate_raw_shares(counts[:size], mapping.toarray(), values, said)
 
     @giving_back
     def apply(self, x: Any, stream: RecordStream | None = None) -> AnyArray:
@@ -241,6 +295,10 @@ class SparseMapping(DrawnCategories):
         """The symbols of records whose own are in the alphabet; of others any."""
         order, rows = self._sorted
         return order[np.minimum(np.searchsorted(rows, _as_rows(x)), len(rows) - 1)]
+
+    @property
+    def law(self) -> tuple[IntArray, sp.csc_array]:
+        return self.codes, self.mapping
 
     @cached_property
     def _sorted(self) -> tuple[IntArray, FloatArray]:

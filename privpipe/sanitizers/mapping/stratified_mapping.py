@@ -8,6 +8,7 @@ is the mean over the values.
 from typing import ClassVar
 
 import numpy as np
+import scipy.sparse as sp
 
 from privpipe.described import record_map
 from privpipe.errors import InputError, OptionError
@@ -58,6 +59,12 @@ class StratifiedMapping(DrawnCategories):
         return self.maps[0].n_features_in + 1
 
     n_features_out = n_features_in
+
+    @property
+    def law(self) -> tuple[IntArray, sp.csc_array]:
+        pairs = zip(self.maps, self.strata.tolist(), strict=True)
+        codes = [np.insert(one.codes, one.n_features_in, code, axis=1) for one, code in pairs]
+        return np.vstack(codes), sp.block_diag([one.mapping for one in self.maps], "csc")
 
     def release_codes(self, codes: IntArray, words: WordArray) -> tuple[IntArray, int]:
         """See `DrawnCategories.release_codes`; the last attribute stays what it is."""

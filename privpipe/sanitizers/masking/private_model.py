@@ -142,9 +142,9 @@ class PrivateMaskingModel(masked_records.SurrogateModel, PublicScale):
         q, names = len(self.origin), self.response_names
         origins = np.concatenate([self.origin, self.response_origin]).tolist()
         units = np.concatenate([self.unit, self.response_unit]).tolist()
-        if of == "covariances":
+        if of not in ("means", "regression"):
             raise OptionError(
-                "How far covariances of a sample are off rests on fourth moments, not released.",
+                f"Moments of all records were released: {of} need fourth moments, or groups.",
                 remedy="Estimate means or a regression; the model's moments hold sums of products.",
                 code="estimate",
             )

@@ -16,6 +16,7 @@ from privpipe.errors import OptionError
 from privpipe.fitted_names import giving_back
 from privpipe.numerics.noise import bounding, estimates
 from privpipe.numerics.noise.estimates import Estimate, Quantity, choose_response
+from privpipe.numerics.noise.group_estimates import estimate_differences, estimate_shares
 from privpipe.numerics.noise.mechanism import Law, Mechanism, Order
 from privpipe.numerics.noise.privunit import MOST_EPSILON, PrivUnitNoise, find_least_error
 from privpipe.numerics.random.record_hash import digest_records
@@ -340,7 +341,7 @@ class NoisyFilter:
         return released, None
 
     def estimate(
-        self, of: Quantity, response: str | None, open_release: Callable[[], Any]
+        self, of: Quantity, column: str | None, open_release: Callable[[], Any]
     ) -> list[Estimate]:
         """Of the released records, block by block, corrected for the noise."""
         if self.after:
@@ -349,22 +350,31 @@ class NoisyFilter:
                 remedy='Release with [method] order = "filter_then_noise".',
                 code="estimate",
             )
-        if self.law == "privunit" and of != "means":
+        if self.law == "privunit" and of in ("covariances", "correlations", "regression"):
             raise OptionError(
                 "Noise of privunit is not added: how it varies depends on the record, so that "
                 f"{of} of the release are not those of records.",
-                remedy='Estimate means, or release with [method] noise = "knorm".',
+                remedy='Estimate means or differences; or release with [method] noise = "knorm".',
                 code="estimate",
             )
         opened = open_release()
         width = self.n_bounded
         names = [str(one) for one in opened.coords.get("feature", np.arange(width)).values]
+        by_groups = of in ("differences", "shares")
+        if by_groups and column in names:
+            raise OptionError(
+                f"{column!r} is a feature with noise: of no record is its group known.",
+                remedy="Give --by an included categorical variable; it has no noise.",
+                code="estimate",
+            )
+        dtype, what = (np.integer, "column of groups") if by_groups else (np.floating, "response")
         included = [
             str(name)
             for name, array in opened.data_vars.items()
-            if array.ndim == 1 and np.issubdtype(array.dtype, np.floating)
+            if array.ndim == 1 and np.issubdtype(array.dtype, dtype)
         ]
-        chosen = [included[choose_response(response, included)]] if of == "regression" else []
+        reads = by_groups or of == "regression"
+        chosen = [included[choose_response(column, included, what)]] if reads else []
         # Placing records on the grid shrank them by a factor that is known.
         factor = (self.threshold if self.bound == "hard" else 1.0) / self.mechanism.factor
         # Without a filter, the centre that was subtracted is added again.
@@ -377,6 +387,15 @@ class NoisyFilter:
             return estimates.estimate_means(blocks, names)
         if of == "covariances":
             return estimates.estimate_covariances(blocks, names, noise)
+        if of == "correlations":
+            return estimates.estimate_correlations(blocks, names, noise)
+        if by_groups:
+            groups = [str(one) for one in opened[chosen[0]].attrs.get("categories", ())]
+            if of == "differences":
+                return estimate_differences(blocks, names, groups)
+            bins = np.arange(len(groups) + 1) - 0.5
+            each = (np.histogram(block[:, -1], bins)[0] for block in blocks())
+            return estimate_shares(sum(each, np.zeros(len(groups))), groups)
         return estimates.estimate_regression(blocks, [*names, *chosen], noise)
 
     def bound_features(self, x: FloatArray) -> tuple[FloatArray, BoundCounts]:
