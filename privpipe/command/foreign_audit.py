@@ -63,10 +63,15 @@ def audit_foreign(
     say(say_unaligned(report), tabulate(describe_attacks(report)))
     say(f"report   {shown(join(folder, 'report.html'))}")
     if report.verdict != "safe":
-        hint = f"Drop what are row numbers: {', '.join(report.undecided)}. "
+        hint = ""
+        if report.undecided:
+            hint = f"Drop what are row numbers: {', '.join(report.undecided)}. "
+        if report.uncompared:
+            named = ", ".join(report.uncompared)
+            hint += f"RAW and --holdout must both have {named}, or the release none of them. "
         raise GateError(
             say_unaligned(report),
-            remedy=f"{hint if report.undecided else ''}See {shown(folder)}/report.html. A release "
+            remedy=f"{hint}See {shown(folder)}/report.html. A release "
             "of other records, with more noise or fewer columns, may pass; unproven needs more "
             "records in RAW and --holdout.",
             code="foreign-release",

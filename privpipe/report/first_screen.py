@@ -142,7 +142,9 @@ def _list_unprotected(findings: Mapping[str, Any]) -> Iterator[str]:
 def say_linkage(findings: Mapping[str, Any], *, public: bool = False) -> str:
     """What whoever holds the raw records finds again."""
     top, chance = _find_linkage(findings) or (None, None)
-    return say("linkage", linkable=is_linkable(findings), public=public, top=top, chance=chance)
+    included = (findings.get("release") or {}).get("included") or ()
+    given = {"public": public, "top": top, "chance": chance, "included": included}
+    return say("linkage", linkable=is_linkable(findings), **given)
 
 
 def _draw_targets(findings: Mapping[str, Any]) -> Iterator[IntervalRow]:

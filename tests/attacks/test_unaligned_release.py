@@ -41,6 +41,15 @@ def test_attack_unaligned__calls_few_independent_releases_leaks() -> None:
     assert count_false(5) <= 1  # a level of .95; the benchmark counts 200
 
 
+def test_attack_unaligned__is_not_safe_where_a_column_is_not_compared() -> None:
+    """Each row holds a whole raw record as a text, under a name that no raw column has."""
+    raw, controls, made = (draw_people(1200, seed) for seed in range(3))
+    texts = raw.astype(str).agg("; ".join, axis=1).sample(frac=1, random_state=1)
+    report = audit(made.assign(note=texts.to_numpy()), raw, controls)
+    assert (report.verdict, report.uncompared) == ("unproven", ("note",))
+    assert audit(made.rename(columns={"age": "years"}), raw, controls).uncompared == ()
+
+
 @pytest.mark.slow
 def test_attack_unaligned__keeps_its_level_over_many_releases() -> None:
     assert count_false(60) <= 8

@@ -98,3 +98,17 @@ def test_measure_group__errs_seldom_in_either_direction(kind: str) -> None:
     """Level .05 of twelve groups: of one group hardly any error in 40."""
     assert sum(judge(kind, 0.0, seed) == ["leaks"] for seed in range(40)) <= 1
     assert sum(judge(kind, 1.0, seed) == ["safe"] for seed in range(40)) == 0
+
+
+@pytest.mark.parametrize(("n", "k"), [(100, 5), (1000, 12)])
+def test_measure_group__finds_a_copy_of_a_class_of_few(n: int, k: int) -> None:
+    """Folds hold a few of them: no adversary that learns shows what one column says."""
+    for released, found in ((True, "leaks"), (False, "unproven")):
+        random = np.random.default_rng(1)
+        secret = np.zeros(n, int)
+        secret[random.choice(n, k, replace=False)] = 1
+        x = random.normal(size=(n, 6))
+        x[:, 5] = 3 * secret if released else x[:, 5]
+        evidence = prepare_evidence(x, secret, columns=[Column("ill", 2)], options=OPTIONS)
+        [row] = measure_group(evidence, "north", OPTIONS)
+        assert (row["verdict"], row["n_records"]) == (found, n)

@@ -37,7 +37,7 @@ def count_ones(words: WordArray, sets: IntArray, starts: IntArray) -> IntArray:
     sets : (n_sets, factors)
         Columns whose words are joined.
     starts : (n_cells,)
-        First word of each cell, none of them empty.
+        First word of each cell; each cell has a word.
     """
     if can_compile():
         return np.asarray(_count(words, sets, np.append(starts, words.shape[2])))

@@ -124,6 +124,8 @@ class UnalignedReport:
         Confidential columns that the release does not have: nothing was read off it.
     undecided
         Keys that recur and may be row numbers: by themselves they do not show which.
+    uncompared
+        Columns of the release that no raw one corresponds to: what they hold was not looked at.
     """
 
     attacks: tuple[Excess, ...]
@@ -134,12 +136,13 @@ class UnalignedReport:
     identifiers: tuple[str, ...]
     unread: tuple[str, ...] = ()
     undecided: tuple[str, ...] = ()
+    uncompared: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> str:
-        """The worst of all attacks; not safe where a key is undecided, or of a few rows."""
+        """The worst of all attacks; not safe where columns were not judged, or of a few rows."""
         found = {one.verdict for one in self.attacks}
-        if self.undecided or self.n_released < LEAST_KNOWN:
+        if self.undecided or self.uncompared or self.n_released < LEAST_KNOWN:
             found.add("unproven")
         return next(word for word in ("leaks", "unproven", "safe") if word in found)
 
@@ -234,7 +237,9 @@ def attack_unaligned(
     share, part = 1 - (1 - level) / (2 * len(events)), min(1.0, n_released / len(members))
     attacks = tuple(_compare(event, is_member, limits, share, part) for event in events)
     unread = [name for name in confidential if name not in compared]
-    names = map(tuple, (compared, identifiers, unread, undecided))
+    matched = {*shared, *(new for _, new in renamed.values())}
+    uncompared = [str(name) for name in sample if name not in matched]
+    names = map(tuple, (compared, identifiers, unread, undecided, uncompared))
     return UnalignedReport(attacks, len(members), len(controls), n_released, *names)
 
 

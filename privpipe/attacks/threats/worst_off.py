@@ -1,8 +1,8 @@
 """The worst-off: what a release reveals of one group of records, which an average hides.
 
-Adversaries learn from records of the group alone and judge others of it. Of few records each
-released column is read by itself instead, by an exact test: a copy of what is confidential is
-found in twenty.
+Adversaries learn from records of the group alone and judge others of it. Of few records, and of a
+class of few, each released column is read by itself, by an exact test: a copy of what is
+confidential is found in twenty.
 """
 
 from collections.abc import Iterator
@@ -75,11 +75,26 @@ def _judge(evidence: Evidence, options: AttackOptions) -> list[dict[str, Any]]:
     about = {"n_records": evidence.n_records}
     if evidence.n_records <= FEW and evidence.groups is None:
         return [about | row for row in _read_columns(evidence, options)]
+    read = dict[str, dict[str, Any]]()
+    if evidence.groups is None and _has_rare(evidence):
+        # A class of a dozen records teaches an adversary nothing: both ways share the level.
+        options = replace(options, level=(1 + options.level) / 2)
+        read = {row["target"]: row for row in _read_columns(evidence, options)}
     plan = tuple(one for one in plan_attacks(evidence, options) if one.source in READ)
     outcomes = [run_attack(evidence, attack, options) for attack in plan]
     report = summarise_outcomes(outcomes, plan, options, **evidence.counts())
     rows = [one.as_row() for one in report.decide()]
+    # A copy in one column is a leak, whatever adversaries of all columns find.
+    leaks = {name: row for name, row in read.items() if row["verdict"] == "leaks"}
+    rows = [leaks.get(row["target"], row) for row in rows]
     return [about | {name: row[name] for name in (*SHOWN, "strongest", "score")} for row in rows]
+
+
+def _has_rare(evidence: Evidence) -> bool:
+    """Whether some class has at most `FEW` records."""
+    pairs = zip(evidence.columns, evidence.truth.T, strict=True)
+    kinds = (truth[~np.isnan(truth)] for column, truth in pairs if column.is_categorical)
+    return any(np.unique(one, return_counts=True)[1].min(initial=FEW + 1) <= FEW for one in kinds)
 
 
 def _read_columns(evidence: Evidence, options: AttackOptions) -> Iterator[dict[str, Any]]:
@@ -94,7 +109,9 @@ def _read_columns(evidence: Evidence, options: AttackOptions) -> Iterator[dict[s
         rows = once[~np.isnan(truth[once])]
         kinds = np.unique(truth[rows])
         marks = [truth[rows] == kind for kind in kinds[len(kinds) == 2 :]]
-        if not column.is_categorical:
+        if n > FEW:  # adversaries judge the others
+            marks = [one for one in marks if min(one.sum(), (~one).sum()) <= FEW]
+        if not column.is_categorical and n <= FEW:
             marks = [truth[rows] > np.median(truth[rows])]
         tail = (1 - options.level) / 2 / len(evidence.columns) / max(len(marks), 1)
         ranked = [rank_best_column(values[rows], mark, cells[rows], tail) for mark in marks]

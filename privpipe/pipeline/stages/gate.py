@@ -192,9 +192,9 @@ def _judge_places(findings: Mapping[str, Any], limit: float) -> Iterator[Complai
 
 
 def _judge_groups(found: Mapping[str, Any]) -> Iterator[Complaint]:
-    """Variables that leak of a group, whose name is a value of its records and is not said."""
+    """Variables that leak, or were not attacked, of a group: its name is a value, and not said."""
     for row in found.get("rows", ()):
-        if row["verdict"] == "leaks":
+        if row["verdict"] in ("leaks", "unknown"):
             where = f"In one of {found['n_groups']} groups, which the officer's page names,"
             yield Complaint("group", f"{where} {say_decision(row, row['n_records'])}")
 
