@@ -13,9 +13,14 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from privpipe.errors import printable
-from privpipe.report.audit_text import read_texts
 
-VERDICTS: Mapping[str, str] = read_texts("words.yaml")["verdicts"]
+VERDICTS = {
+    "safe": "No adversary found more than is allowed.",
+    "leaks": "An adversary found more than is allowed.",
+    "not protected": "Single records are given away by what the release is.",
+    "unproven": "The limits reach above what is allowed: more test records are needed.",
+    "unknown": "Some attacks failed, so that nothing can be said.",
+}
 
 
 @dataclass(frozen=True)

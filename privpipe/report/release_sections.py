@@ -18,7 +18,12 @@ WEIGHED = ("accuracy", "auc", "r2")
 COMPARED = ("raw", "raw groups", "noise", "wanted")
 """Sources for comparison; all others are readings of the release."""
 
-SAID: Mapping[str, str] = read_texts("words.yaml")["compared"]
+SAID = {
+    "raw": "raw records",
+    "raw groups": "raw records of one group",
+    "noise": "noise of equal utility",
+    "wanted": "target alone",
+}
 
 MOST_ROWS = 40
 """Features whose distortion is listed, and attacks that are drawn, of each variable."""
