@@ -10,7 +10,6 @@ from typing import Any, TypeVar, cast
 
 from distributed import span
 from prefect import artifacts, settings, task
-from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.context import FlowRunContext, TaskRunContext
 from prefect.events import emit_event
@@ -93,8 +92,7 @@ def report_gate(run_id: str, gate: Mapping[str, Any]) -> None:
         notify_prefect(emit_event, event="privpipe.gate", resource=resource, payload=said)
 
 
-BRIEFLY: dict[Any, Any] = {settings.PREFECT_API_REQUEST_TIMEOUT: 5}
-BRIEFLY[settings.PREFECT_CLIENT_MAX_RETRIES] = 0
+BRIEFLY: Any = {settings.PREFECT_API_REQUEST_TIMEOUT: 5, settings.PREFECT_CLIENT_MAX_RETRIES: 0}
 """Settings of Prefect for a beat: a server that hangs must not make a run silent to others."""
 
 
@@ -126,7 +124,7 @@ def report_summary(report_url: str, findings: Mapping[str, Any]) -> None:
     # Names of groups are values of records: they stay in the report.
     said = write_audit_markdown({**findings, "groups": None})
     page = f"Report: {shown(report_url)}/report.html\n\n{said}"
-    notify_prefect(create_markdown_artifact, page, key="privpipe-summary")
+    notify_prefect(artifacts.create_markdown_artifact, page, key="privpipe-summary")
 
 
 check_task = as_task(check.check_stage, "check")

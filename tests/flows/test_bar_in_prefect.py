@@ -42,10 +42,9 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[tuple[Any, ...]]]:
 
         monkeypatch.setattr(where, name, note)
 
-    for name in ("create_progress_artifact", "update_progress_artifact"):
-        take(stage_tasks.artifacts, name)
-    for name in ("create_markdown_artifact", "emit_event"):
-        take(stage_tasks, name)
+    take(stage_tasks, "emit_event")
+    for kind in ("create_progress", "update_progress", "create_markdown"):
+        take(stage_tasks.artifacts, f"{kind}_artifact")
     monkeypatch.setattr(watch, "BEAT_EVERY", 0.02)
     return found
 

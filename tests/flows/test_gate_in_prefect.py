@@ -38,7 +38,7 @@ def test_run__that_leaks_fails_with_its_sentence(
     )
     pages: list[str] = []
     monkeypatch.setattr(
-        "privpipe.pipeline.stage_tasks.create_markdown_artifact",
+        "privpipe.pipeline.stage_tasks.artifacts.create_markdown_artifact",
         lambda page, key: pages.append(page),
     )
     state = run_pipeline(config, return_state=True)

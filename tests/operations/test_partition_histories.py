@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from privpipe.cluster.executors.executor import Executor
 from privpipe.command.ingest_command import withdraw_command
 from privpipe.errors import GateError, InputError, OptionError
 from privpipe.flows import increment_flow
@@ -16,6 +18,7 @@ from privpipe.pipeline.operations import promised_releases
 from privpipe.pipeline.operations.erase import ErasureOptions, erase_records
 from privpipe.pipeline.operations.record_removal import ChosenRecords
 from privpipe.pipeline.runs.configuration_file import read_options
+from privpipe.pipeline.runs.run import Run, Trained
 from privpipe.pipeline.stages.increment_check import check_growing
 from privpipe.store.access.workspace import has_workspace
 from privpipe.store.collections.growing_collection import append_partition, read_partitions
@@ -28,6 +31,7 @@ from privpipe.store.releases.incremental_release import (
     read_incremental,
 )
 from privpipe.store.releases.lazy_release import open_release
+from privpipe.store.releases.release_writing import ReleasePlan
 from privpipe.store.sources.reading.source import SourceLayout
 from tests.operations import increments
 from tests.operations.test_drift import read_parts, read_state
@@ -238,6 +242,29 @@ def test_erase__brings_back_nothing_that_was_withdrawn(tmp_path: Path) -> None:
     until = datetime.fromisoformat(increments.day(9))
     found = promised_releases.judge_partitions(options, until)
     assert [one.outcome for one in found] == ["made", "made", "made"]
+
+
+def test_work__of_a_partition_is_named_by_its_day(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options, seen, make = increments.configure(tmp_path), list[str](), increment_flow.plan_release
+    opened = list[Executor]()
+
+    def open_one(*_: object) -> AbstractContextManager[Executor]:
+        opened.append(Executor())
+        return nullcontext(opened[-1])
+
+    monkeypatch.setattr(increment_flow, "open_executor", open_one)
+
+    def note(run: Run, trained: Trained) -> ReleasePlan:
+        seen.append(opened[-1].part)
+        return make(run, trained)
+
+    monkeypatch.setattr(increment_flow, "plan_release", note)
+    for number in (1, 2):
+        increments.append(tmp_path, f"SECRET-{number}", draw(number), number)
+    increments.release(options)
+    assert seen == ["_day02", "_day03"]
 
 
 def test_run__of_a_collection_without_partitions_says_so(tmp_path: Path) -> None:

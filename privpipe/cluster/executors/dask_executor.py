@@ -390,7 +390,6 @@ class DaskExecutor(local.Executor):
         """All results, in order, or the first error of ours, without its traceback, whose frames
         are the workers'."""
         self._await(futures, work, len(futures), heard)
-        outcomes: list[Any]
         try:
             return list(self.client.gather(list(futures)))
         except Exception:  # what each of them is, one by one, sealed

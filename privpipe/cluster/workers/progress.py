@@ -292,28 +292,19 @@ class RunCollector(Collector):
         runs = list(self.source.list_runs()) if self.source else []
         shown = [run for run in runs if run.age < RETAINED]
         for name, (field, about) in GAUGES.items():
-            family = GaugeMetricFamily(name, about, labels=LABELS)
-            for run in shown:
-                family.add_metric(_labels(run), float(getattr(run, field)))
-            yield family
+            rows = [(_labels(run), float(getattr(run, field))) for run in shown]
+            yield _fill(name, about, LABELS, rows)
         for name, (field, about) in WORDS.items():
-            family = GaugeMetricFamily(name, about, labels=(*LABELS, field))
-            for run in shown:
-                family.add_metric([*_labels(run), getattr(run, field)], 1.0)
-            yield family
+            rows = [([*_labels(run), getattr(run, field)], 1.0) for run in shown]
+            yield _fill(name, about, (*LABELS, field), rows)
         # Of every deployment that has published, for as long as one of its runs is known.
-        newest: dict[str, float] = {}
-        for run in runs:
-            if run.published:
-                newest[run.deployment] = max(newest.get(run.deployment, 0.0), run.published)
-        yield _date(newest)
+        dated = sorted((run.published, run.deployment) for run in runs if run.published)
+        yield _date({deployment: moment for moment, deployment in dated})
         if isinstance(self.source, ShowProgress):
             (lost, of_lost), (memory, of_memory) = OF_ALL.items()
             yield GaugeMetricFamily(lost, of_lost, value=float(self.source.lost_workers))
-            family = GaugeMetricFamily(memory, of_memory, labels=["worker"])
-            for worker, share in self.source.measure_memory().items():
-                family.add_metric([worker], share)
-            yield family
+            rows = [([worker], share) for worker, share in self.source.measure_memory().items()]
+            yield _fill(memory, of_memory, ["worker"], rows)
 
 
 def _labels(run: Any) -> list[str]:
@@ -321,9 +312,15 @@ def _labels(run: Any) -> list[str]:
 
 
 def _date(newest: Mapping[str, float]) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(RELEASED, "When a release became visible.", labels=["deployment"])
-    for deployment, moment in newest.items():
-        family.add_metric([deployment], moment)
+    rows = [([deployment], moment) for deployment, moment in newest.items()]
+    return _fill(RELEASED, "When a release became visible.", ["deployment"], rows)
+
+
+def _fill(name: str, about: str, labels: Sequence[str], rows: Sequence[Any]) -> GaugeMetricFamily:
+    """A gauge with its series, each as the values of its labels and its own."""
+    family = GaugeMetricFamily(name, about, labels=labels)
+    for values, number in rows:
+        family.add_metric(values, number)
     return family
 
 
@@ -336,10 +333,8 @@ class PromiseCollector(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Called once, for a file or a gateway."""
         about = "Releases that the schedule promised, by what became of them."
-        family = GaugeMetricFamily(PROMISED, about, labels=["deployment", "outcome"])
-        for outcome, count in self.counts.items():
-            family.add_metric([self.deployment, outcome], float(count))
-        yield family
+        rows = [([self.deployment, outcome], float(n)) for outcome, n in self.counts.items()]
+        yield _fill(PROMISED, about, ["deployment", "outcome"], rows)
         yield _date({self.deployment: self.newest})
 
 

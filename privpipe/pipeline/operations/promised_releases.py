@@ -66,11 +66,6 @@ class Promised:
         return {**vars(self), "time": self.time.isoformat()}
 
 
-def _ledger(name: str) -> str:
-    """Where versions before there were links of promises wrote them."""
-    return join(find_account() + ".promises", f"{name}.json")
-
-
 def read_ledger(name: str, part: str = "promises") -> list[dict[str, Any]]:
     """What was promised of a deployment, the oldest first; empty where nothing was.
 
@@ -85,13 +80,14 @@ def read_ledger(name: str, part: str = "promises") -> list[dict[str, Any]]:
     for one in reversed(read_chain(find_account()).links):
         if one.kind == "promise" and one.note["deployment"] == name:
             return list(one.note[part])
+    before = join(find_account() + ".promises", f"{name}.json")  # where older versions wrote
     try:
-        with fsspec.open(_ledger(name)) as file:
+        with fsspec.open(before) as file:
             return list({"waived": [], **json.load(file)}[part])
     except FileNotFoundError:
         return []
     except (ValueError, KeyError, TypeError):
-        problem = f"{shown(_ledger(name))} is damaged."
+        problem = f"{shown(before)} is damaged."
         remedy = "Restore it; or remove it and run `privpipe deploy`, which promises anew."
         raise FormatError(problem, remedy=remedy, code="damaged") from None
 
@@ -263,7 +259,6 @@ def find_newest(promised: Sequence[Promised], config: str) -> float:
         return 0.0
     with suppress(OSError, ValueError, KeyError, PrivpipeError):
         results = read_results(configuration_file.read_options(config, made[-1]).release.path)
-        if results["outcome"] != "published":
-            return made[-1].timestamp()
-        return datetime.fromisoformat(results["finished"]).timestamp()
+        if results["outcome"] == "published":
+            return datetime.fromisoformat(results["finished"]).timestamp()
     return made[-1].timestamp()
