@@ -5,12 +5,13 @@ all there is.
 """
 
 import math
+import tomllib
 from functools import partial
+from pathlib import Path
 
 from privpipe.capabilities import Estimates, MakesRecords, Promises
 from privpipe.errors import OptionError
 from privpipe.numerics.noise.estimates import Estimate, Quantity
-from privpipe.sanitizers.grounds import read_grounds
 from privpipe.store.access.location import Place, as_url, shown
 from privpipe.store.arrays.layout import companion_url, exists
 from privpipe.store.models import open_model
@@ -67,6 +68,6 @@ def estimate(
     why, most = "surrogates" if isinstance(model, MakesRecords) else "other", 0.0
     if isinstance(model, Promises):
         why, most = "biased", math.sqrt(model.promise.utility_budget)
-    said = read_grounds()["estimates"][why]
+    said = tomllib.loads(Path(__file__).with_name("refusals.toml").read_text("utf-8"))[why]
     problem = f"{shown(url)} was made by {model.kind!r}: {said['problem']}"
     raise OptionError(problem, remedy=said["remedy"].format(most=most), code="estimate")

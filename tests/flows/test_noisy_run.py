@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from privpipe import NullSpaceCleaner
 from privpipe.cluster.estimate import estimate
 from privpipe.cluster.executors.executor import Executor
 from privpipe.command.key_commands import account_command
@@ -36,6 +37,7 @@ from privpipe.store.collections.collection import open_collection
 from privpipe.store.collections.ingest import IngestOptions, ingest
 from privpipe.store.keyring.account import Account
 from privpipe.store.keyring.keys import forget_key, list_keys
+from privpipe.store.models import write_model
 from privpipe.store.releases.lazy_release import open_release
 from privpipe.store.sources.reading.source import SourceLayout
 from tests.standard import make_standard, write_standard
@@ -218,6 +220,40 @@ def test_release__of_signs_says_what_it_promises_and_gives_means(bench: Bench) -
     with pytest.raises(OptionError, match=r"There is no .*alone\.model\.zarr") as alone:
         estimate(f"{bench.folder}/alone.zarr")
     assert "Its owner may hand it out" in alone.value.remedy
+
+
+def test_estimates__of_groups_read_an_included_category(bench: Bench) -> None:
+    given = {
+        "method": "threshold = 50.0\ncentre = false",
+        "release": 'include = ["late", "height"]',
+    }
+    release = bench.release("one", epsilon=32.0, filter="", **given)
+    url, late = f"{bench.folder}/one.zarr", make_standard(N)[1]["late"]
+    records = open_collection(f"{bench.places}/70.zarr").read(FEATURES, 0, N)
+    found = estimate(url, "differences", by="late")
+    raw = records[late == 1].mean(axis=0) - records[late == 0].mean(axis=0)
+    assert [one.name for one in found] == [f"{j}: yes - no" for j in range(records.shape[1])]
+    for one, value in zip(found, raw, strict=True):
+        assert abs(one.value - value) < 4.5 * one.error
+    no, yes = estimate(url, "shares")
+    assert (no.value, yes.value) == pytest.approx(((late == 0).mean(), (late == 1).mean()))
+    for of, column, said in (
+        ("differences", {"by": "3"}, "'3' is a feature with noise"),
+        ("shares", {"by": "height"}, "column of groups 'height' is none of the release"),
+        ("shares", {"response": "height"}, "shares have no such column"),
+        ("means", {"by": "late"}, "means have no such column"),
+    ):
+        with pytest.raises(OptionError, match=said):
+            estimate(url, of, **column)  # type: ignore[arg-type]
+    assert len(release["late"]) == N
+
+
+def test_estimates__that_cannot_be_made_are_refused_with_the_reason(tmp_path: Path) -> None:
+    cleaner = NullSpaceCleaner.from_predictor(np.array([[1.0], [-1.0]]), utility_budget=0.09)
+    write_model(cleaner, f"{tmp_path}/one.model.zarr")
+    with pytest.raises(OptionError, match="means of features keep its bias") as refused:
+        estimate(f"{tmp_path}/one.zarr")
+    assert "each is off by at most 0.3, the root" in refused.value.remedy
 
 
 def test_subject__further_records_are_withheld_and_the_promise_is_multiplied(bench: Bench) -> None:

@@ -213,19 +213,15 @@ def estimate_correlations(
     say_left_out(np.array(names)[~sure].tolist())
     places = np.triu_indices(len(at), 1)
     rows, columns = at[places[0]], at[places[1]]
-
-    def pick(table: FloatArray) -> FloatArray:
-        return table[rows, columns]
-
-    middle = (square[rows] + square[columns]) / 2
-    ends = np.diag(fourth)[rows] + np.diag(fourth)[columns]
-    growth = ((ends + 2 * pick(fourth)) / 4 - middle**2) / (n - 1)
-    cross = (pick(third + third.T) / 2 - pick(second) * middle) / (n - 1)
-    values = pick(second) * n / (n - 1)
+    ends, middle = np.diag(fourth), np.add.outer(square, square) / 2
+    growth = ((np.add.outer(ends, ends) + 2 * fourth) / 4 - middle**2) / (n - 1)
+    cross = ((third + third.T) / 2 - second * middle) / (n - 1)
+    values = second * n / (n - 1)
     lean = values * growth - cross
-    variances = pick(fourth - second**2) / (n - 1) - values * (cross - lean)
+    variances = (fourth - second**2) / (n - 1) - values * (cross - lean)
+    tables = [one[rows, columns] for one in (values, variances, lean, growth, 0 * lean)]
     pairs = [f"{names[i]}, {names[j]}" for i, j in zip(rows, columns, strict=True)]
-    return list_estimates(pairs, values, variances, lean, growth, 0 * lean, freedom=n - 1)
+    return list_estimates(pairs, tables[0], tables[1], *tables[2:], freedom=n - 1)
 
 
 def say_left_out(names: Sequence[str]) -> None:

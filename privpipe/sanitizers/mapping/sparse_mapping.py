@@ -3,7 +3,7 @@
 Salamatian et al., SPPM: Sparse Privacy Preserving Mappings.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal, get_args
@@ -19,7 +19,7 @@ from privpipe.fitted_schema import UNKNOWN, NamedCodes
 from privpipe.numerics.kinds import find_distinct_rows
 from privpipe.numerics.mapping.problem.programme import CodeDistance, DistanceKind
 from privpipe.numerics.mapping.worst_case import measure_epsilon
-from privpipe.numerics.noise.estimates import Estimate, choose_response
+from privpipe.numerics.noise.estimates import choose_response
 from privpipe.numerics.noise.group_estimates import estimate_raw_shares
 from privpipe.numerics.random.categorical import CategoryTable, draw_categories, tabulate_categories
 from privpipe.promises import check_promise
@@ -71,9 +71,7 @@ class DrawnCategories:
         """Codes of all symbols, and the probability of each (row) given the raw one (column)."""
         raise NotImplementedError
 
-    def estimate(
-        self, of: Any, column: str | None, open_release: Callable[[], Any]
-    ) -> list[Estimate]:
+    def estimate(self, of: Any, column: str | None, open_release: Callable[[], Any]) -> list[Any]:
         """Shares of raw values of each attribute, or of one, by the inverse of the mapping.
 
         Raises
@@ -91,9 +89,7 @@ class DrawnCategories:
                 code="estimate",
             )
         names, size = [one.name for one in columns], len(codes)
-        chosen: Sequence[int] = range(len(names))
-        if column is not None:
-            chosen = [choose_response(column, names, "attribute")]
+        chosen = [choose_response(column, names, "attribute")] if column else [*range(len(names))]
         # A record that is no symbol was withheld: it is counted at the end.
         opened, counts = open_release(), np.zeros(size + 1)
         places = {tuple(row): place for place, row in enumerate(codes.tolist())}
