@@ -68,7 +68,7 @@ def audit_foreign(
             hint = f"Drop what are row numbers: {', '.join(report.undecided)}. "
         if report.uncompared:
             named = ", ".join(report.uncompared)
-            hint += f"RAW and --holdout must both have {named}, or the release none of them. "
+            hint += f"Give {named} in RAW and in --holdout, or release without. "
         raise GateError(
             say_unaligned(report),
             remedy=f"{hint}See {shown(folder)}/report.html. A release "
