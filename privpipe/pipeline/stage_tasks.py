@@ -112,8 +112,7 @@ def open_bar(release_url: str) -> Callable[[Progress], object]:
         return id
 
     def move(now: Progress) -> None:
-        text = f"{name}: {now.state}, {now.stage}, {now.describe()['done']}"
-        moved = ArtifactUpdate(data=now.percent, description=text)
+        moved = ArtifactUpdate(data=now.percent, description=f"{name}: {now.state}, {now.stage}")
         with suppress(Exception), briefly(), get_client(sync_client=True) as client:
             client.update_artifact(bar, moved)  # Prefect's own function leaves its client open
 

@@ -68,7 +68,7 @@ def test_bar__of_a_run_moves_with_its_beats_and_ends_whole(
     assert set(marks) == {BAR}
     assert list(percents) == sorted(percents)
     assert percents[-1] == 100.0
-    assert "People_2026.zarr: finished, publish, " in texts[-1]
+    assert "People_2026.zarr: finished, publish" in texts[-1]
     [(page, _)] = sent["create_markdown_artifact"]
     report = tmp_path / "People_2026.report"
     assert f"{report}/report.html" in page
