@@ -3,7 +3,6 @@
 Inside a stage chunks are futures of Dask, never tasks of Prefect. Exceptions are ours.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar, cast
@@ -11,6 +10,8 @@ from typing import Any, TypeVar, cast
 from distributed import span
 from prefect import artifacts, settings, task
 from prefect.cache_policies import NO_CACHE
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import ArtifactUpdate
 from prefect.context import FlowRunContext, TaskRunContext
 from prefect.events import emit_event
 
@@ -92,8 +93,12 @@ def report_gate(run_id: str, gate: Mapping[str, Any]) -> None:
         notify_prefect(emit_event, event="privpipe.gate", resource=resource, payload=said)
 
 
-BRIEFLY: Any = {settings.PREFECT_API_REQUEST_TIMEOUT: 5, settings.PREFECT_CLIENT_MAX_RETRIES: 0}
-"""Settings of Prefect for a beat: a server that hangs must not make a run silent to others."""
+SOON: Any = {settings.PREFECT_API_REQUEST_TIMEOUT: 5, settings.PREFECT_CLIENT_MAX_RETRIES: 0}
+
+
+def briefly() -> Any:
+    """Settings of Prefect for a beat: a server that hangs must not make a run silent to others."""
+    return settings.temporary_settings(SOON)
 
 
 def open_bar(release_url: str) -> Callable[[Progress], object]:
@@ -102,15 +107,14 @@ def open_bar(release_url: str) -> Callable[[Progress], object]:
     The bar is made here, where Prefect knows the run; whoever moves it may be another thread.
     """
     name = release_url.rstrip("/").rpartition("/")[2]
-    key = f"privpipe-{re.sub('[^a-z0-9]+', '-', name.lower())}"  # letters that Prefect takes
     make = artifacts.create_progress_artifact
-    if not _in_flow() or not (bar := notify_prefect(make, 0.0, key, name)):
+    if not (bar := _in_flow() and notify_prefect(make, 0.0, "privpipe-progress", name)):
         return id
 
     def move(now: Progress) -> None:
-        text = f"{name}: {now.state}, {now.stage}, {now.describe()['done']}"
-        with suppress(Exception), settings.temporary_settings(BRIEFLY):  # the next beat tries again
-            artifacts.update_progress_artifact(bar, now.percent, text)
+        moved = ArtifactUpdate(data=now.percent, description=f"{name}: {now.state}, {now.stage}")
+        with suppress(Exception), briefly(), get_client(sync_client=True) as client:
+            client.update_artifact(bar, moved)  # Prefect's own function leaves its client open
 
     return move
 

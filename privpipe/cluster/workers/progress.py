@@ -161,8 +161,8 @@ class Progress:
     @property
     def percent(self) -> float:
         """How far it is through its stages, as if all took the same time."""
-        share = STAGES.index(self.stage) + (self.total and min(self.done / self.total, 1.0))
-        return 100.0 if self.state == "finished" else 100.0 * share / len(STAGES)
+        n = STAGES.index(self.stage) + min(self.done / (self.total or 1e300), 1.0)
+        return 100.0 * (n / len(STAGES) if self.state != "finished" else 1.0)
 
     def seen(self) -> Self:
         """As it is now: a run that should speak and does not is silent, and has no time left."""

@@ -312,7 +312,6 @@ def write_results(
         "model": companion_url(release_url, "model.zarr"),
         "report": companion_url(release_url, "report"),
         "run": watch.run_id,
-        "prefect_run": watch.now.link,
         "outcome": outcome,
         "finished": now(),
         "stages": [{"stage": name, "seconds": round(spent, 3)} for name, spent in watch.stages],
