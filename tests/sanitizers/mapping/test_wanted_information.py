@@ -51,7 +51,7 @@ def test_forecast__says_it_before_the_run() -> None:
     )
 
     class Few:
-        is_whole, held_out = True, 0.0
+        is_whole, held_out, has_subjects = True, 0.0, False
 
         def read_training(self) -> list[Shard]:
             return [shard]
