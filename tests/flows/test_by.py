@@ -140,7 +140,6 @@ def test_check__ends_the_reason_why_nothing_could_be_tried_once(
 
 
 def configure_subjects(folder: Path, more: str = "") -> str:
-    write_profiles(str(folder / "records.zarr"), 1000)
     path = Path(configure_by(folder))
     text = path.read_text().replace('by = "a0"', more).replace('"a1", "a2"', '"a1"')
     path.write_text(text.replace("[method]", 'subject = "a0"\n[method]', 1))
@@ -148,6 +147,7 @@ def configure_subjects(folder: Path, more: str = "") -> str:
 
 
 def test_check__says_that_records_of_one_person_are_not_independent(tmp_path: Path) -> None:
+    write_profiles(str(tmp_path / "records.zarr"), 1000)
     said = forecast_run(check_stage(read_options(configure_subjects(tmp_path))))
     assert said is not None
     assert "No bound is promised" in said.describe()
@@ -158,6 +158,7 @@ def test_check__says_that_records_of_one_person_are_not_independent(tmp_path: Pa
 
 @pytest.mark.slow
 def test_run__promises_no_bound_where_a_subject_is_named(tmp_path: Path) -> None:
+    write_profiles(str(tmp_path / "records.zarr"), 1000)
     run_pipeline(configure_subjects(tmp_path))
     header = open_release(str(tmp_path / "release.zarr")).attrs["privpipe"]
     assert header["guarantee"]["kind"] == "none"

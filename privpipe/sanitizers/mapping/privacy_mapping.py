@@ -106,8 +106,8 @@ def assure_each_variable(
 
 def _solve(
     law: assurance.CountedLaw, codes: IntArray, options: PrivacyMappingOptions, price: Any
-) -> tuple[SparseMapping, str]:
-    """The mapping of the options for a law, by its programme.
+) -> tuple[SparseMapping, SparseMapping, str]:
+    """The mapping of the options for a law, and that of its programme before symbols are charged.
 
     And what its search has not reached, in a sentence; empty where it has.
     """
@@ -122,19 +122,21 @@ def _solve(
     args = (joint, codes, options.distortion)
     if (budgets := options.information_budgets) is not None:
         more |= {"private": law.private, "information_budgets": budgets}
-        return solve_budgeted_mapping(*args, **more), ""
+        found = solve_budgeted_mapping(*args, **more)
+        return found, found, ""
     limits = options.max_posterior_odds, options.max_leakage
     if limits != (None, None):
         more |= dict(zip(("max_posterior_odds", "max_leakage"), limits, strict=True))
-        return solve_constrained_mapping(*args, **more), ""
+        found = solve_constrained_mapping(*args, **more)
+        return found, found, ""
     began, short = read_clock(), ""
     found = solve_privacy_mapping(*args, solver=options.solver, **more)
     if options.solver != "auto":
-        return found, ""
+        return found, found, ""
     if found.stopped in ("time limit", "no further progress") and found.gap > options.gap:
         short = say_grounds("search_stopped", found=found, gap=options.gap)
     if not min(n_records):
-        return found, short
+        return found, found, short
     prior = assurance.find_prior(joint.sum(axis=1) * n_records[0], len(joint))
     charged = charge_symbols(
         found,
@@ -143,7 +145,7 @@ def _solve(
         gap=options.gap,
         max_seconds=more["max_seconds"] - (read_clock() - began),
     )
-    return charged, short
+    return charged, found, short
 
 
 def _fit_law(
@@ -151,10 +153,10 @@ def _fit_law(
 ) -> tuple[SparseMapping, str]:
     """The mapping that the fitted records choose, as the others judge it; see `_solve`."""
     joint, codes = prepare_joint(law.fitted, options, law.private)
-    found, short = _solve(law := replace(law, joint=joint), codes, options, price)
+    found, solved, short = _solve(law := replace(law, joint=joint), codes, options, price)
     how = assurance.assure_mapping if options.information_budgets is None else assure_each_variable
     assured = how(found, law, confidence=options.confidence, held_out=options.held_out)
-    assurance.check_target(assured, law, options.wanted_information, options.held_out)
+    assurance.check_target(assured, solved, law, options.wanted_information, options.held_out)
     spent = dict(assured.guarantee.parameters)["plug_in_distortion"]
     budget = found.distortion_budget
     if spent > max(budget, found.distortion):
@@ -283,7 +285,7 @@ def fit_privacy_mapping(
     if shards.schema.groups:
         if isinstance(found, StratifiedMapping):
             found = replace(found, maps=tuple(map(_without_bound, found.maps)))
-        return _without_bound(found)
+        found = _without_bound(found)
     return found
 
 
@@ -370,7 +372,7 @@ class ProfileForecast:
             return f"{said}."
         target = f"{said}. A bound of {self.wanted_information:g} nats"
         if self.n_needed is None:
-            why = f"{target} is out of reach of any number of records at this distortion_budget"
+            why = f"{target} is by these counts out of reach at this distortion_budget"
             return f"{why}: raise it, or wanted_information."
         return f"{target} needs about {self.n_needed:,.0f} training records."
 
