@@ -252,6 +252,8 @@ class Preview:
         Attributes of records that will be released, (n_records, n_attributes).
     held_out
         Share of the training records that the audit holds out, in [0, 1).
+    has_subjects
+        Whether several records may be of one person.
     """
 
     is_whole: bool
@@ -259,6 +261,7 @@ class Preview:
     read_labelled: Callable[[], tuple[Shard, protocols.Shards]]
     read_attributes: Callable[[], IntArray]
     held_out: float = 0.0
+    has_subjects: bool = False
 
 
 class Forecast(Protocol):

@@ -23,3 +23,15 @@ def say_promise(name: str, number: float | None = None, *, by: str = "", **given
     """A promise of ``[promises]``, with its number; `by` is the theorem that it names."""
     said = {key: text.format(by=by) for key, text in read_grounds()["promises"][name].items()}
     return Guarantee(number=number, **said, **given)
+
+
+def refuse_dependent(promise: Guarantee) -> Guarantee:
+    """No promise about a law where several records may be of one person; others stay.
+
+    Bounds on the law count independent draws. Of the parameters those of the counts remain.
+    """
+    if promise.kind != "information_bound":
+        return promise
+    counted = ("plug_in", "plug_in_distortion", "n_fitted", "n_held_out", "n_released")
+    kept = [one for one in promise.parameters if one[0] in counted or one[0].endswith("_plug_in")]
+    return say_promise("dependent", parameters=tuple(kept))

@@ -15,6 +15,7 @@ from privpipe.errors import InputError, OptionError
 from privpipe.flows.release_flow import release_collection, run_pipeline
 from privpipe.pipeline.runs.configuration_file import read_options, write_options
 from privpipe.pipeline.stages.check import check_stage
+from privpipe.pipeline.stages.forecast import forecast_run
 from privpipe.store.models import open_model
 from privpipe.store.releases.lazy_release import open_release
 from tests.flows import test_methods
@@ -136,3 +137,32 @@ def test_check__ends_the_reason_why_nothing_could_be_tried_once(
     check_command(configure_by(tmp_path, audit=audit))
     said = " ".join(capsys.readouterr().out.split())
     assert "have too few records to promise anything. From 770 records." in said
+
+
+def configure_subjects(folder: Path, more: str = "") -> str:
+    path = Path(configure_by(folder))
+    text = path.read_text().replace('by = "a0"', more).replace('"a1", "a2"', '"a1"')
+    path.write_text(text.replace("[method]", 'subject = "a0"\n[method]', 1))
+    return str(path)
+
+
+def test_check__says_that_records_of_one_person_are_not_independent(tmp_path: Path) -> None:
+    write_profiles(str(tmp_path / "records.zarr"), 1000)
+    said = forecast_run(check_stage(read_options(configure_subjects(tmp_path))))
+    assert said is not None
+    assert "No bound is promised" in said.describe()
+    wanted = read_options(configure_subjects(tmp_path, "wanted_information = 0.5"))
+    with pytest.raises(OptionError, match="not independent"):
+        forecast_run(check_stage(wanted))
+
+
+@pytest.mark.slow
+def test_run__promises_no_bound_where_a_subject_is_named(tmp_path: Path) -> None:
+    write_profiles(str(tmp_path / "records.zarr"), 1000)
+    run_pipeline(configure_subjects(tmp_path))
+    header = open_release(str(tmp_path / "release.zarr")).attrs["privpipe"]
+    assert header["guarantee"]["kind"] == "none"
+    assert "records of one person are not independent" in header["promise"]
+    assert not [name for name, _ in header["guarantee"]["parameters"] if "_at_most" in name]
+    assert "not independent" in (tmp_path / "release.report" / "audit.md").read_text()
+    assert open_model(str(tmp_path / "release.model.zarr")).guarantee.kind == "none"

@@ -451,6 +451,7 @@ def forecast_run(run: Run) -> Forecast | None:
         read_labelled=read_labelled,
         read_attributes=partial(_read_codes, run.collection),
         held_out=run.split.share,
+        has_subjects=run.options.collection.subject is not None,
     )
     return cast(Forecast | None, run.method.forecast(preview, run.options.method))
 

@@ -26,6 +26,7 @@ from privpipe.records.sampling import Part
 from privpipe.report.audit_text import read_texts
 from privpipe.report.published_findings import say_promised
 from privpipe.sanitizers.chain import fit_standardised
+from privpipe.sanitizers.grounds import refuse_dependent
 from privpipe.store import models
 from privpipe.store.access.location import join, local_path
 from privpipe.store.access.workspace import workspace_url
@@ -116,7 +117,8 @@ def _is_alike(fitted: RecordMap, url: str, run: Run) -> bool:
 
 def _shards(run: Run, executor: Executor, part: Part = "fit") -> ShardedCollection:
     rows = run.training
-    if run.method.releases == "surrogate" and run.split.group:  # one person, one leverage
+    # One person, one leverage; and a bound on a law is of independent records.
+    if (run.method.releases == "surrogate" or run.options.method.is_judged) and run.split.group:
         rows = replace(rows, groups=(run.split.group,))
     return ShardedCollection(rows.keeping(run.split, part), executor, checkpoints=run.checkpoints)
 
@@ -128,6 +130,8 @@ def _describe(fitted: RecordMap, run: Run, executor: Executor) -> Trained:
         raise StoreError(problem, remedy="`privpipe purge`, then run again.", code="other-model")
     imputes = run.options.release.nonfinite == "impute"
     guarantee = fitted.guarantee
+    if run.options.collection.subject is not None:  # also of a model that was fitted without
+        guarantee = refuse_dependent(guarantee)
     if run.options.collection.subject is not None and (found := count_subjects(run)):
         guarantee = protect_subjects(guarantee, found)
     elif guarantee.kind == "local_dp":

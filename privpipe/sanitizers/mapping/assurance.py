@@ -255,9 +255,15 @@ def forecast_needed(
 
 
 def check_target(
-    mapping: SparseMapping, law: CountedLaw, target: float | None, held_out: float
+    mapping: SparseMapping,
+    solved: SparseMapping,
+    law: CountedLaw,
+    target: float | None,
+    held_out: float,
 ) -> None:
     """Refuse a mapping whose bound is above the target, and say what would do.
+
+    More records release more symbols: `solved` is the mapping before these were charged.
 
     Raises
     ------
@@ -266,10 +272,11 @@ def check_target(
     found = mapping.guarantee.number
     if target is None or found is None or found <= target:
         return
-    needed = forecast_needed(mapping.mapping, law.joint, target, held_out)
+    tried = [forecast_needed(m.mapping, law.joint, target, held_out) for m in (mapping, solved)]
+    needed = min(filter(None, tried), default=None)
     remedy = (
-        f"No number of records suffices: at this distortion_budget about {mapping.lower_bound:.3g} "
-        "nats remain. Raise distortion_budget or wanted_information."
+        "By these counts no number of records suffices: at this distortion_budget about "
+        f"{mapping.lower_bound:.3g} nats remain. Raise distortion_budget or wanted_information."
         if needed is None
         else f"About {needed:,.0f} training records would do, or fewer profiles (most_frequent)."
     )

@@ -17,7 +17,7 @@ from privpipe.numerics.mapping.problem.programme import measure_information
 from privpipe.numerics.mapping.problem.search_progress import read_clock
 from privpipe.protocols import FloatArray, IntArray, Method, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards, check_unweighted, say_incomplete
-from privpipe.sanitizers.grounds import say_grounds
+from privpipe.sanitizers.grounds import read_grounds, refuse_dependent, say_grounds
 from privpipe.sanitizers.mapping import assurance, profiles
 from privpipe.sanitizers.mapping.mapping_options import PrivacyMappingOptions
 from privpipe.sanitizers.mapping.profiles import ProfileCounts
@@ -106,8 +106,8 @@ def assure_each_variable(
 
 def _solve(
     law: assurance.CountedLaw, codes: IntArray, options: PrivacyMappingOptions, price: Any
-) -> tuple[SparseMapping, str]:
-    """The mapping of the options for a law, by its programme.
+) -> tuple[SparseMapping, SparseMapping, str]:
+    """The mapping of the options for a law, and that of its programme before symbols are charged.
 
     And what its search has not reached, in a sentence; empty where it has.
     """
@@ -122,19 +122,21 @@ def _solve(
     args = (joint, codes, options.distortion)
     if (budgets := options.information_budgets) is not None:
         more |= {"private": law.private, "information_budgets": budgets}
-        return solve_budgeted_mapping(*args, **more), ""
+        found = solve_budgeted_mapping(*args, **more)
+        return found, found, ""
     limits = options.max_posterior_odds, options.max_leakage
     if limits != (None, None):
         more |= dict(zip(("max_posterior_odds", "max_leakage"), limits, strict=True))
-        return solve_constrained_mapping(*args, **more), ""
+        found = solve_constrained_mapping(*args, **more)
+        return found, found, ""
     began, short = read_clock(), ""
     found = solve_privacy_mapping(*args, solver=options.solver, **more)
     if options.solver != "auto":
-        return found, ""
+        return found, found, ""
     if found.stopped in ("time limit", "no further progress") and found.gap > options.gap:
         short = say_grounds("search_stopped", found=found, gap=options.gap)
     if not min(n_records):
-        return found, short
+        return found, found, short
     prior = assurance.find_prior(joint.sum(axis=1) * n_records[0], len(joint))
     charged = charge_symbols(
         found,
@@ -143,7 +145,7 @@ def _solve(
         gap=options.gap,
         max_seconds=more["max_seconds"] - (read_clock() - began),
     )
-    return charged, short
+    return charged, found, short
 
 
 def _fit_law(
@@ -151,10 +153,10 @@ def _fit_law(
 ) -> tuple[SparseMapping, str]:
     """The mapping that the fitted records choose, as the others judge it; see `_solve`."""
     joint, codes = prepare_joint(law.fitted, options, law.private)
-    found, short = _solve(law := replace(law, joint=joint), codes, options, price)
+    found, solved, short = _solve(law := replace(law, joint=joint), codes, options, price)
     how = assurance.assure_mapping if options.information_budgets is None else assure_each_variable
     assured = how(found, law, confidence=options.confidence, held_out=options.held_out)
-    assurance.check_target(assured, law, options.wanted_information, options.held_out)
+    assurance.check_target(assured, solved, law, options.wanted_information, options.held_out)
     spent = dict(assured.guarantee.parameters)["plug_in_distortion"]
     budget = found.distortion_budget
     if spent > max(budget, found.distortion):
@@ -243,7 +245,8 @@ def fit_privacy_mapping(
     Guarantee: with the confidence of the options, the mutual information of private values and
     released profile is at most ``guarantee.number`` under the law that the records are
     independent draws of, and the mean distortion at most its parameter
-    ``distortion_at_most``; see `assurance`.
+    ``distortion_at_most``; see `assurance`. With groups, whose records are not independent, there
+    is no promise: its kind is "none".
 
     References
     ----------
@@ -252,6 +255,7 @@ def fit_privacy_mapping(
     check_shards(shards)
     check_unweighted(shards.schema)
     check_programme(options)
+    check_independent(options, bool(shards.schema.groups))
     options.check_names(shards.schema)
     counts = _count(shards)
     # Split before anything is chosen: codes, smoothing and mapping come from `fitted` alone.
@@ -278,7 +282,15 @@ def fit_privacy_mapping(
     found, short = (_fit_law if options.by is None else _fit_strata)(law, options, price)
     if short:
         warnings.warn(short, PrivacyWarning, stacklevel=3)
+    if shards.schema.groups:
+        if isinstance(found, StratifiedMapping):
+            found = replace(found, maps=tuple(map(_without_bound, found.maps)))
+        found = _without_bound(found)
     return found
+
+
+def _without_bound(found: Any) -> Any:
+    return replace(found, guarantee=refuse_dependent(found.guarantee))
 
 
 # The chance below which two halves are called different: once in a thousand fits to one law.
@@ -287,7 +299,8 @@ _CHANGED = 0.001
 
 def _count(shards: Shards) -> ProfileCounts:
     """Count profiles; warn where the law of the first half of the records is not the second's."""
-    if not (middle := shards.schema.n_records // 2):  # partitions that grow: no halves are known
+    # Of partitions that grow no halves are known, and equal records of one person are no change.
+    if shards.schema.groups or not (middle := shards.schema.n_records // 2):
         return shards.reduce(ProfileCounts.of)
     halves = shards.reduce(partial(ProfileCounts.of, middle=middle))
     chance, table = profiles.find_change(halves)
@@ -325,6 +338,8 @@ class ProfileForecast:
         Nats that the bound must not exceed; None without such a target.
     n_needed
         Training records that bring the bound down to it; None where no number does.
+    has_subjects
+        Whether several records may be of one person, and so no bound is promised.
     """
 
     about: ClassVar[str] = "profiles"
@@ -337,6 +352,7 @@ class ProfileForecast:
     policy: str
     wanted_information: float | None = None
     n_needed: float | None = None
+    has_subjects: bool = False
 
     def describe(self) -> str:
         """In words, counts alone."""
@@ -349,11 +365,14 @@ class ProfileForecast:
             said += ', and unseen = "refuse" will stop the run at the first of them'
         elif self.n_unseen:
             said += ': each is treated as the nearest known one (unseen = "nearest")'
+        if self.has_subjects:
+            none = read_grounds()["promises"]["dependent"]["statement"]
+            return f"{said}. {none.capitalize()}."
         if self.wanted_information is None:
             return f"{said}."
         target = f"{said}. A bound of {self.wanted_information:g} nats"
         if self.n_needed is None:
-            why = f"{target} is out of reach of any number of records at this distortion_budget"
+            why = f"{target} is by these counts out of reach at this distortion_budget"
             return f"{why}: raise it, or wanted_information."
         return f"{target} needs about {self.n_needed:,.0f} training records."
 
@@ -365,6 +384,7 @@ def _forecast(preview: Preview, options: PrivacyMappingOptions) -> ProfileForeca
     fitted, _ = profiles.split_counts(counts, share)
     if fitted.n_records == 0:
         return None
+    check_independent(options, preview.has_subjects)
     values = np.unique(fitted.keys[:, fitted.n_attributes - 1])
     parts = [fitted] if options.by is None else [fitted.select_value(one) for one in values]
     laws = [prepare_joint(part, options) for part in parts]
@@ -379,6 +399,7 @@ def _forecast(preview: Preview, options: PrivacyMappingOptions) -> ProfileForeca
     found = ProfileForecast(
         len(codes), fitted.n_records, len(table), n_unseen, preview.is_whole, options.unseen
     )
+    found = replace(found, has_subjects=preview.has_subjects)
     if (target := options.wanted_information) is None:
         return found
     # The value of the fewest records needs the most of all records.
@@ -407,6 +428,17 @@ def check_mapping(options: PrivacyMappingOptions, schema: ShardSchema) -> None:
             code="not-categorical",
         )
     check_programme(options, {column.name for column in schema.confidential})
+
+
+def check_independent(options: PrivacyMappingOptions, grouped: bool) -> None:
+    """Raise OptionError if a bound is wanted of records of which several are of one person."""
+    if options.wanted_information is not None and grouped:
+        raise OptionError(
+            "wanted_information is given, and records of one person are not independent.",
+            remedy="Leave wanted_information out, or give one record of each person and no subject "
+            "(in Python: no groups).",
+            code="dependent-records",
+        )
 
 
 def check_programme(options: PrivacyMappingOptions, confidential: Any = ()) -> None:

@@ -37,7 +37,15 @@ def test_fit__says_how_many_records_the_wanted_bound_needs_and_they_do() -> None
 def test_fit__says_that_no_number_of_records_suffices() -> None:
     with pytest.raises(GuaranteeError, match="wanted_information") as error:
         fit(make_laws()["sharp"], 50_000, wanted_information=0.001)
-    assert "No number of records suffices" in str(error.value.remedy)
+    assert "no number of records suffices" in str(error.value.remedy)
+
+
+@pytest.mark.parametrize(("name", "wanted"), [("issue: 288 profiles", 0.012), ("random", 0.01)])
+def test_fit__forecasts_with_the_mapping_of_more_records(name: str, wanted: float) -> None:
+    """2,000 records merge more than 60,000 do, which keep to the bound."""
+    with pytest.raises(GuaranteeError, match="wanted_information") as error:
+        fit(make_laws()[name], 2_000, wanted_information=wanted)
+    assert str(error.value.remedy).startswith("About ")
 
 
 def test_forecast__says_it_before_the_run() -> None:
@@ -51,7 +59,7 @@ def test_forecast__says_it_before_the_run() -> None:
     )
 
     class Few:
-        is_whole, held_out = True, 0.0
+        is_whole, held_out, has_subjects = True, 0.0, False
 
         def read_training(self) -> list[Shard]:
             return [shard]
