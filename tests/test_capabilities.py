@@ -33,6 +33,7 @@ TABLES = {
         "fit_standardised",
         "without_standardiser",
     },
+    "privpipe.sanitizers.grounds": {"read_grounds", "refuse_dependent"},  # sentences
     "privpipe.sanitizers.ladder": {"LAST", "identify", "list_ladder"},  # what to try, in order
 }
 SHARED = {f"privpipe.sanitizers.{room}" for room in ("names", "options")}

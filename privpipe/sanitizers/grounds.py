@@ -33,5 +33,5 @@ def refuse_dependent(promise: Guarantee) -> Guarantee:
     if promise.kind != "information_bound":
         return promise
     counted = ("plug_in", "plug_in_distortion", "n_fitted", "n_held_out", "n_released")
-    kept = [one for one in promise.parameters if one[0] in counted or one[0].endswith("_plug_in")]
-    return say_promise("dependent", parameters=tuple(kept))
+    pairs = [one for one in promise.parameters if one[0] in counted or one[0].endswith("_plug_in")]
+    return say_promise("dependent", parameters=tuple(pairs))

@@ -7,6 +7,7 @@ from functools import partial, reduce
 from typing import Any, ClassVar
 
 import numpy as np
+from scipy.special import entr
 
 from privpipe.capabilities import Preview
 from privpipe.errors import InputError, OptionError, PrivacyWarning
@@ -157,6 +158,10 @@ def _fit_law(
     how = assurance.assure_mapping if options.information_budgets is None else assure_each_variable
     assured = how(found, law, confidence=options.confidence, held_out=options.held_out)
     assurance.check_target(assured, solved, law, options.wanted_information, options.held_out)
+    most = float(assured.guarantee.number or 0.0)
+    entropy = float(entr(joint.sum(axis=1)).sum())
+    if most >= entropy > 0 and law.fresh.n_records and not law.schema.groups:
+        short = f"{say_grounds('vacuous_bound', most=most, entropy=entropy)} {short}".rstrip()
     spent = dict(assured.guarantee.parameters)["plug_in_distortion"]
     budget = found.distortion_budget
     if spent > max(budget, found.distortion):
@@ -237,8 +242,9 @@ def fit_privacy_mapping(
     LeftOutWarning
         If records have no private label: they are left out, and how many is said.
     PrivacyWarning
-        If the search stopped before the gap was reached, or records of other profiles than the
-        `most_frequent` take the mean distortion above the budget.
+        If the search stopped before the gap was reached, the bound is not below the entropy of the
+        private values, or records of other profiles than the `most_frequent` take the mean
+        distortion above the budget.
 
     Notes
     -----
@@ -431,7 +437,7 @@ def check_mapping(options: PrivacyMappingOptions, schema: ShardSchema) -> None:
 
 
 def check_independent(options: PrivacyMappingOptions, grouped: bool) -> None:
-    """Raise OptionError if a bound is wanted of records of which several are of one person."""
+    """Raise OptionError for a target of the bound where several records are of one person."""
     if options.wanted_information is not None and grouped:
         raise OptionError(
             "wanted_information is given, and records of one person are not independent.",

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from privpipe import PrivacyMappingOptions, Records, fit_privacy_mapping
-from privpipe.errors import OptionError
+from privpipe.errors import OptionError, PrivacyWarning
 from privpipe.sanitizers.mapping.stratified_mapping import StratifiedMapping
 
 OPTIONS = PrivacyMappingOptions(
@@ -52,3 +52,13 @@ def test_fit__refuses_a_wanted_bound_of_groups() -> None:
     with pytest.raises(OptionError, match="not independent") as error:
         fit_privacy_mapping(draw_people(60, 30), options)
     assert error.value.code == "dependent-records"
+
+
+def test_fit__warns_where_the_promise_says_nothing() -> None:
+    options = replace(OPTIONS, attributes=("attribute_0", "attribute_1"))
+    with pytest.warns(PrivacyWarning, match="promise says nothing: its bound of"):
+        found = fit_privacy_mapping(draw_people(60, 1, named=False), options)
+    assert found.guarantee.number == pytest.approx(np.log(2), rel=0.1)
+    fit_privacy_mapping(
+        draw_people(60, 1, named=False), replace(options, held_out=0.0)
+    )  # by choice
