@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from privpipe.attacks.adversaries import ADVERSARIES
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.preparation import prepare_evidence
+from privpipe.attacks.adversaries.problem import Fitted, Problem
+from privpipe.attacks.threats.verdicts.outcomes import without_nan
 from privpipe.attacks.threats.worst_off import OUTLIERS, RAREST, measure_group, rank_best_column
+from privpipe.pipeline.runs.run_options import GateSection
+from privpipe.pipeline.stages.gate import judge_findings
 from privpipe.protocols import Column
+from privpipe.report.officer_page import describe_sheet
+from privpipe.report.release_sections import write_sections
 
 N_GROUPS = 12
 TAIL = 0.025 / N_GROUPS
@@ -112,3 +121,29 @@ def test_measure_group__finds_a_copy_of_a_class_of_few(n: int, k: int) -> None:
         evidence = prepare_evidence(x, secret, columns=[Column("ill", 2)], options=OPTIONS)
         [row] = measure_group(evidence, "north", OPTIONS)
         assert (row["verdict"], row["n_records"]) == (found, n)
+
+
+def test_group__whose_attacks_fail_closes_the_gate_and_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(_: Problem) -> Fitted:
+        raise ValueError
+
+    broken = replace(ADVERSARIES["logistic"], fit=fail)
+    monkeypatch.setitem(ADVERSARIES, "logistic", broken)
+    random, options = np.random.default_rng(0), replace(OPTIONS, adversaries=("logistic",))
+    x, secret = random.normal(size=(400, 4)), random.integers(0, 2, 400)
+    evidence = prepare_evidence(x, secret, columns=[Column("ill", 2)], options=options)
+    rows = [without_nan(row) for row in measure_group(evidence, "north", options)]
+    findings = json.loads((Path(__file__).parents[1] / "report" / "audit.json").read_text())
+    findings["groups"] = {"n_groups": 3, "rows": rows, "utility": [], "unknown": []}
+    said = [one.reason for one in judge_findings(findings, GateSection()) if one.code == "group"]
+    assert [row["verdict"] for row in rows] == ["unknown"]
+    assert len(said) == 1
+    assert "attacks failed" in said[0]
+    assert "north" not in said[0]
+    rows[0] |= {"group": "north", "of": "region"}
+    [page] = [one for one in write_sections("groups", findings) if one.title == "Group by group"]
+    assert "closes the gate" in str(page)
+    worst = [e["value"] for f in describe_sheet(findings)["fields"] for e in f["entries"]]
+    assert any("gain not measured" in str(value) for value in worst)

@@ -16,6 +16,7 @@ from privpipe.pipeline import stage_tasks
 from privpipe.pipeline.runs import watch
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.runs.watch import Watch
+from privpipe.report.release_page import write_audit_markdown
 from privpipe.store.arrays.layout import read_header
 from tests.store.serial_run import make_options, serial_flows, write_small_collection
 
@@ -87,3 +88,24 @@ def test_bar__of_a_run_outside_prefect_is_none(
     assert sent == {}
     report = tmp_path / "People_2026.report"
     assert "prefect" not in json.loads((report / "audit.json").read_text())["about"]
+
+
+def test_summary__has_no_name_of_a_group(
+    sent: dict[str, list[tuple[Any, ...]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names of groups are values of records, and Prefect's server is no place for them."""
+    findings = json.loads((Path(__file__).parents[1] / "report" / "audit.json").read_text())
+    row = findings["adversaries"]["decisions"][0] | {"group": "Smithtown", "of": "town"}
+    unknown = [{"group": "Elsewhere", "of": "town", "reason": "fault"}]
+    rows = [row | {"n_records": 300}]
+    findings["groups"] = {"n_groups": 2, "rows": rows, "utility": [], "unknown": unknown}
+    monkeypatch.setattr(stage_tasks, "_in_flow", lambda: True)
+    stage_tasks.report_summary("/somewhere", findings)
+    [(page, *_)] = sent["create_markdown_artifact"]
+    assert "Adversaries" in page or "adversaries" in page
+    assert "Smithtown" not in page
+    assert "Elsewhere" not in page
+    # The report itself, which stays with the operator, names both.
+    whole = write_audit_markdown(findings)
+    assert "Smithtown" in whole
+    assert "Elsewhere" in whole

@@ -64,7 +64,7 @@ def _count(words: WordArray, sets: IntArray, ends: IntArray) -> IntArray:
             for cell in range(len(ends) - 1):
                 ones, first, end = np.uint64(0), ends[cell], ends[cell + 1]
                 # Of parts that are walked side by side LLVM knows that none is left: vectors.
-                for one, other in zip(joined[first:end], last[first:end]):  # noqa: B905
+                for one, other in zip(joined[first:end], last[first:end]):  # noqa: B905  numba has no strict
                     # This sum is known to LLVM as the instruction that counts bits.
                     bits = one ^ other
                     bits -= (bits >> _ONE) & _HALVES

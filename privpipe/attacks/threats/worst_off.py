@@ -35,7 +35,10 @@ LEAST_SHOWN = 0.001
 """Lower limit where something is shown, and not how much."""
 
 SHOWN = ("target", "verdict", "gain", "gain_lower", "gain_upper", "allowed", "source")
-"""Of a decision on a group, beside who found it, by which score."""
+"""Of a decision on a group."""
+
+BY_WHAT = ("strongest", "score", "reason")
+"""Who found it, by which score; and of what was not attacked, why."""
 
 
 def measure_group(evidence: Evidence, kind: str, options: AttackOptions) -> list[dict[str, Any]]:
@@ -87,7 +90,7 @@ def _judge(evidence: Evidence, options: AttackOptions) -> list[dict[str, Any]]:
     # A copy in one column is a leak, whatever adversaries of all columns find.
     leaks = {name: row for name, row in read.items() if row["verdict"] == "leaks"}
     rows = [leaks.get(row["target"], row) for row in rows]
-    return [about | {name: row[name] for name in (*SHOWN, "strongest", "score")} for row in rows]
+    return [about | {name: row[name] for name in (*SHOWN, *BY_WHAT)} for row in rows]
 
 
 def _has_rare(evidence: Evidence) -> bool:
@@ -119,7 +122,8 @@ def _read_columns(evidence: Evidence, options: AttackOptions) -> Iterator[dict[s
         is_shown, gain = max(ranked, default=(False, 0.0))
         found = (column.name, "leaks" if is_shown and gain > limit else "unproven", gain)
         said = (*found, LEAST_SHOWN * is_shown, 1.0, limit, "bits")
-        yield dict(zip(SHOWN, said, strict=True)) | {"strongest": "one column", "score": "auc"}
+        by_what = dict(zip(BY_WHAT, ("one column", "auc", ""), strict=True))
+        yield dict(zip(SHOWN, said, strict=True)) | by_what
 
 
 def rank_best_column(
