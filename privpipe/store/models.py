@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, fields, is_dataclass
 from functools import partial
 from typing import Any
@@ -31,7 +31,7 @@ from privpipe.protocols import AnyArray, Guarantee, RecordMap
 from privpipe.store.access import location, objects
 from privpipe.store.access.location import Place
 from privpipe.store.arrays import layout
-from privpipe.store.arrays.destination import move_made, show_made
+from privpipe.store.arrays.destination import show_made
 
 # Digests of older models must stay what they were: keys of draws are bound to them.
 LATER_FIELDS = ("delta", "protects", "parameters", "statement")
@@ -84,7 +84,13 @@ def write_model(fitted: RecordMap, url: Place, header: Mapping[str, Any] | None 
             **(header or {}),
         }
     )
-    path = location.local_path(url)
+    _store(url, arrays, root, beside=url)
+    return digest
+
+
+def _store(url: str, arrays: Mapping[str, AnyArray], root: bytes, *, beside: str) -> None:
+    """Write arrays, then the root document: a folder is made `beside` a place, and renamed."""
+    path = location.local_path(beside)
     work = url if path is None else f"{path}.model-{os.getpid()}"
     try:
         objects.write_all(objects.open_store(work), _array_objects(arrays))
@@ -93,7 +99,6 @@ def write_model(fitted: RecordMap, url: Place, header: Mapping[str, Any] | None 
     finally:
         if path is not None:
             shutil.rmtree(work, ignore_errors=True)
-    return digest
 
 
 def open_model(url: Place) -> RecordMap:
@@ -159,50 +164,21 @@ def _name_map(fitted: RecordMap, header: Mapping[str, Any]) -> RecordMap:
 def publish_model(work_url: str, url: str) -> None:
     """Make a model of a workspace visible at its own place, in one step.
 
-    Where nothing can be renamed it is copied, root document last; a run that died after that
-    finds its own model there and resumes.
+    It is written anew, of what its header names: nothing else that lies in its folder, be it a
+    link, is published with it. A run that died after that finds its own model there and resumes.
 
     Raises
     ------
     StoreError
-        If something is there already, or a link or anything but the model is in the workspace's.
+        If something is there already.
+    FormatError
+        If the workspace holds no model, or its arrays cannot be read.
     """
-    _check_alone(work_url)
-    work, path = location.local_path(work_url), location.local_path(url)
-    if work is not None and path is not None:
+    root = objects.read_bytes(objects.open_store(work_url, read_only=True), layout.ROOT_DOCUMENT)
+    names = read_model_header(work_url)["arrays"]
+    if objects.read_bytes(objects.open_store(url, read_only=True), layout.ROOT_DOCUMENT) != root:
         layout.check_output_free(url)
-        move_made(work, path)
-        return
-    documents = objects.read_all(objects.open_store(work_url, read_only=True))
-    target, root = objects.open_store(url), documents.pop(layout.ROOT_DOCUMENT, b"")
-    # A run that died between this write and its next step finds its own model.
-    if objects.read_bytes(target, layout.ROOT_DOCUMENT) == root:
-        return
-    layout.check_output_free(url)
-    objects.write_all(target, documents)
-    if not location.create_bytes(location.join(url, layout.ROOT_DOCUMENT), root):
-        layout.check_output_free(url)
-
-
-def _check_alone(url: str) -> None:
-    """Raise FormatError if anything is in a model's folder that is not of the model."""
-    objects.check_no_links(url)
-    names = read_model_header(url)["arrays"]
-    store = objects.open_store(url, read_only=True)
-    strange = [key for key in objects.list_keys(store) if not _is_of_model(key, names)]
-    strange += objects.list_empty_folders(url)
-    if strange:
-        problem = f"{location.shown(url)} holds strange objects ({location.shown(strange[0])})."
-        remedy = "Nothing was published. `privpipe purge`, then run again."
-        raise FormatError(problem, remedy=remedy, code="damaged")
-
-
-def _is_of_model(key: str, names: Sequence[str]) -> bool:
-    """Whether a key is the root's, or the description or the only chunk of one of its arrays."""
-    name, _, rest = key.partition("/")
-    # Arrays of a model are stored in one chunk each.
-    part = rest == layout.ROOT_DOCUMENT or rest.replace("/0", "") == "c"
-    return key == layout.ROOT_DOCUMENT or (name in names and part)
+        _store(url, read_arrays(work_url, names), root or b"", beside=work_url)
 
 
 def read_model_header(url: str) -> Mapping[str, Any]:
