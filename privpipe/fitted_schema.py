@@ -7,7 +7,7 @@ by name, and what it does not name is counted by column, never quoted: it is a v
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -100,9 +100,9 @@ class FittedSchema:
         return {
             "n_features": self.n_features,
             "feature_names": list(self.feature_names),
-            "attributes": [_encode_column(column) for column in self.attributes],
+            "attributes": list(map(astuple, self.attributes)),
             "labels": [[one.name, one.n_categories, _hash_table(one)] for one in self.labels],
-            "included": [_encode_column(column) for column in self.included],
+            "included": list(map(astuple, self.included)),
         }
 
     @classmethod
@@ -300,11 +300,6 @@ def _check_kind(mine: Column, fitted: Column) -> None:
 def _drifted(problem: str, remedy: str = "") -> InputError:
     remedy = remedy or "Give records with the columns that the model was trained on."
     return InputError(problem, remedy=remedy, code="schema-drift")
-
-
-def _encode_column(column: Column) -> list[Any]:
-    names = column.categories
-    return [column.name, column.n_categories, None if names is None else list(names)]
 
 
 def _decode_column(name: Any, n_categories: Any, categories: Any) -> Column:

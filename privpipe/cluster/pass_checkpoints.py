@@ -9,12 +9,14 @@ pickle, no code.
 """
 
 import hashlib
+import io
 import json
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any, TypeVar
+from zipfile import BadZipFile
 
 import numpy as np
 from dask.tokenize import TokenizationError, tokenize
@@ -25,10 +27,11 @@ from privpipe.attacks.threats.verdicts.outcomes import Attack, AttackOutcome
 from privpipe.attacks.threats.verdicts.safeguards import Detection, LearningCurve
 from privpipe.attacks.utility import UtilityLosses
 from privpipe.numerics.moments import CoMoments
-from privpipe.protocols import AnyArray, Shard
+from privpipe.protocols import Shard
 from privpipe.records.sampling import DrawnSample, PartCount
 from privpipe.sanitizers import STATISTICS as OF_FITS
-from privpipe.store.access.objects import keep_bytes, open_store, read_bytes
+from privpipe.store.access.objects import open_store, read_bytes, write_bytes
+from privpipe.store.models import FieldReader, FieldWriter
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +83,9 @@ few records that an audit attacks."""
 
 SEAL_BYTES = 32
 
+ROOT, DOCUMENT = "value", "document"
+"""Place of what a checkpoint holds, and the name of its JSON among the arrays."""
+
 
 def read_checkpoint(url: str, name: str) -> Any:
     """The checkpoint of a name in a folder; None where there is none, or it is damaged."""
@@ -115,7 +121,7 @@ def write_checkpoint(url: str, name: str, value: Any, *, most_bytes: float = mat
         return 0
     if len(content) <= most_bytes:
         # Not flushed: what a power cut takes back or tears is computed again.
-        keep_bytes(url, name, _seal(name, content) + content, flushed=False)
+        write_bytes(open_store(url), name, _seal(name, content) + content)
     return len(content)
 
 
@@ -128,67 +134,36 @@ def _seal(name: str, content: bytes) -> bytes:
     return hashlib.blake2b(f"{name}\n".encode() + content, digest_size=SEAL_BYTES).digest()
 
 
+class _Writer(FieldWriter):
+    """Of the listed classes alone; numbers of NumPy's stay what they are."""
+
+    def name(self, value: Any) -> str:
+        # By a list of rows, never by what a file says: nothing of it is imported or run.
+        if (name := type(value).__name__) not in KNOWN:
+            raise UnknownClassError
+        return name
+
+    def describe_number(self, value: np.generic, place: str) -> Any:
+        self.arrays[place] = np.asarray(value)
+        return {"scalar": place}
+
+
 def _pack(value: Any) -> bytes:
-    """JSON of the value and of its arrays' kinds, after its length; then their bytes."""
-    arrays: list[AnyArray] = []
-    described = _describe(value, arrays)
-    # The dtype with its byte order: the next run may be on another machine.
-    text = json.dumps([described, [[array.dtype.str, array.shape] for array in arrays]]).encode()
-    return b"".join((len(text).to_bytes(8, "little"), text, *(array.tobytes() for array in arrays)))
+    """The arrays as NumPy stores them, dtypes with their byte order, and JSON of the value."""
+    writer, file = _Writer(), io.BytesIO()
+    described = json.dumps(writer.describe(value, ROOT))
+    np.savez(file, **{DOCUMENT: np.array(described)}, **writer.arrays)
+    return file.getvalue()
 
 
 def _unpack(content: bytes) -> Any:
     """The value; None if this version makes nothing of it."""
     try:
-        place = 8 + int.from_bytes(content[:8], "little")
-        described, kinds = json.loads(content[8:place])
-        arrays = []
-        for kind, shape in kinds:
-            flat = np.frombuffer(content, kind, math.prod(shape), place)
-            # Writable, and not a view that holds the whole content.
-            arrays.append(flat.reshape(shape).copy())
-            place += flat.nbytes
-        return _restore(described, arrays)
-    except (ValueError, KeyError, TypeError, IndexError):
+        arrays = dict(np.load(io.BytesIO(content)))  # never of pickles
+        document = json.loads(str(arrays.pop(DOCUMENT)))
+        return FieldReader(KNOWN, arrays).read(document, ROOT)
+    except (ValueError, KeyError, TypeError, BadZipFile):
         return None
-
-
-def _describe(value: Any, arrays: list[AnyArray]) -> Any:
-    """JSON of a value; its arrays are appended to `arrays` and named by their number."""
-    if isinstance(value, np.ndarray):
-        arrays.append(value)
-        return {"array": len(arrays) - 1}
-    if isinstance(value, tuple):
-        return {"tuple": [_describe(one, arrays) for one in value]}
-    if isinstance(value, Mapping):
-        pairs = [[_describe(key, arrays), _describe(one, arrays)] for key, one in value.items()]
-        return {"mapping": pairs}
-    if is_dataclass(value):
-        name = type(value).__name__
-        # By a list of rows, never by what a file says: nothing of it is imported or run.
-        if name not in KNOWN:
-            raise UnknownClassError
-        found = {one.name: getattr(value, one.name) for one in fields(KNOWN[name])}
-        return {"class": name, "fields": {key: _describe(v, arrays) for key, v in found.items()}}
-    if isinstance(value, np.generic):
-        arrays.append(np.asarray(value))
-        return {"scalar": len(arrays) - 1}
-    return value
-
-
-def _restore(document: Any, arrays: list[AnyArray]) -> Any:
-    if not isinstance(document, dict):
-        return document
-    if "array" in document:
-        return arrays[document["array"]]
-    if "scalar" in document:
-        return arrays[document["scalar"]][()]
-    if "tuple" in document:
-        return tuple(_restore(item, arrays) for item in document["tuple"])
-    if "mapping" in document:
-        return {_restore(k, arrays): _restore(v, arrays) for k, v in document["mapping"]}
-    made = {name: _restore(item, arrays) for name, item in document["fields"].items()}
-    return KNOWN[document["class"]](**made)
 
 
 # A sixteenth: what is written is at most that share of what is read.

@@ -12,8 +12,8 @@ import json
 import os
 import shutil
 import warnings
-from collections.abc import Mapping
-from dataclasses import asdict, fields, is_dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from functools import partial
 from typing import Any
 
@@ -65,8 +65,8 @@ def write_model(fitted: RecordMap, url: Place, header: Mapping[str, Any] | None 
         remedy = "Give a map that one of the fits returned."
         raise OptionError(problem, remedy=remedy, code="not-a-map")
     layout.check_output_free(url)
-    arrays = dict[str, AnyArray]()
-    plain = _plain_fields(fitted, arrays)
+    writer = FieldWriter()
+    plain, arrays = writer.describe_fields(fitted), writer.arrays
     digest, schema = digest_map(fitted), schema_of(fitted)
     root = layout.root_document(
         {
@@ -123,14 +123,14 @@ def open_model(url: Place) -> RecordMap:
     url = location.as_url(url)
     header = read_model_header(url)
     arrays = read_arrays(url, header["arrays"])
-    kind = str(header["kind"])
-    if kind not in sanitizers.RECORD_MAPS:
+    kind, reader = str(header["kind"]), FieldReader(sanitizers.RECORD_MAPS, arrays)
+    if kind not in reader.kinds:
         problem = f"{location.shown(url)} holds a map of the unknown kind {kind!r}."
         remedy = f"This privpipe knows: {', '.join(sorted(sanitizers.RECORD_MAPS))}."
         raise FormatError(problem, remedy=remedy)
     problem, code = "is damaged: its digest does not match.", "model-digest"
     try:
-        fitted = _name_map(_make_map(kind, header["fields"], arrays, ""), header)
+        fitted = _name_map(reader.make(kind, header["fields"]), header)
         # A digest is no proof against who wrote both, and NaN in a matrix would pass silently
         # through a product.
         floats = [array for array in arrays.values() if array.dtype.kind == "f"]
@@ -200,9 +200,8 @@ def read_arrays(url: str, names: list[str]) -> dict[str, AnyArray]:
 def digest_map(fitted: RecordMap) -> str:
     """SHA-256 over kind, plain fields, arrays and the names of what the map was fitted on,
     independent of where and how it is stored."""
-    arrays = dict[str, AnyArray]()
-    plain = _plain_fields(fitted, arrays)
-    schema = schema_of(fitted)
+    writer, schema = FieldWriter(), schema_of(fitted)
+    plain, arrays = writer.describe_fields(fitted), writer.arrays
     # Tables in another order would relabel every record, so the digest covers their names.
     named = [] if schema is None else [schema.encode()]
     sha = hashlib.sha256(json.dumps([fitted.kind, plain, *named], sort_keys=True).encode())
@@ -215,30 +214,47 @@ def digest_map(fitted: RecordMap) -> str:
     return sha.hexdigest()
 
 
-def _plain_fields(model: RecordMap, arrays: dict[str, AnyArray], place: str = "") -> dict[str, Any]:
-    """The plain fields as JSON; arrays are added by their names."""
-    plain: dict[str, Any] = {}
-    for item in fields(model):  # type: ignore[arg-type]  # a RecordMap is a dataclass
-        value = getattr(model, item.name)
+@dataclass(frozen=True)
+class FieldWriter:
+    """JSON of dataclasses and of what they hold, beside their arrays.
+
+    Parameters
+    ----------
+    arrays
+        Takes the arrays by their places.
+    """
+
+    arrays: dict[str, AnyArray] = field(default_factory=dict)
+
+    def name(self, value: Any) -> str:
+        """What a dataclass is called; who may not be written is refused here."""
+        return str(value.kind)
+
+    def describe_number(self, value: np.generic, place: str) -> Any:
+        """A number of NumPy's."""
+        return value.item()
+
+    def describe_fields(self, value: Any, place: str = "") -> dict[str, Any]:
+        """The fields but for arrays, which have the place of `value` and their names."""
+        found = {item.name: getattr(value, item.name) for item in fields(value)}
+        mine = {key: one for key, one in found.items() if isinstance(one, np.ndarray)}
+        self.arrays.update({place + key: one for key, one in mine.items()})
+        return {k: self.describe(one, place + k) for k, one in found.items() if k not in mine}
+
+    def describe(self, value: Any, place: str) -> Any:
+        """A value and all that it holds; see `read_value`."""
+        if isinstance(value, Guarantee):
+            return {"guarantee": _describe_guarantee(value)}
+        if isinstance(value, Mapping):
+            return {"mapping": self.describe(tuple(value.items()), place)}
+        if isinstance(value, tuple):
+            return {"tuple": [self.describe(one, f"{place}.{i}") for i, one in enumerate(value)]}
         if isinstance(value, np.ndarray):
-            arrays[place + item.name] = value
-        else:
-            plain[item.name] = _to_json(value, arrays, place + item.name)
-    return plain
-
-
-def _to_json(value: Any, arrays: dict[str, AnyArray], place: str) -> Any:
-    if isinstance(value, Guarantee):
-        return {"guarantee": _describe_guarantee(value)}
-    if isinstance(value, tuple):
-        return {"tuple": [_to_json(item, arrays, f"{place}.{i}") for i, item in enumerate(value)]}
-    if isinstance(value, np.ndarray):
-        arrays[place] = value
-        return {"array": place}
-    if is_dataclass(value):
-        inner: Any = value
-        return {"map": inner.kind, "fields": _plain_fields(inner, arrays, f"{place}.")}
-    return value.item() if isinstance(value, np.generic) else value
+            self.arrays[place] = value
+            return {"array": place}
+        if is_dataclass(value):
+            return {"map": self.name(value), "fields": self.describe_fields(value, f"{place}.")}
+        return self.describe_number(value, place) if isinstance(value, np.generic) else value
 
 
 def _describe_guarantee(guarantee: Guarantee) -> dict[str, Any]:
@@ -249,27 +265,42 @@ def _describe_guarantee(guarantee: Guarantee) -> dict[str, Any]:
     return {name: value for name, value in found.items() if later.get(name, ...) != value}
 
 
-def _make_map(
-    kind: str, plain: Mapping[str, Any], arrays: Mapping[str, AnyArray], place: str
-) -> RecordMap:
-    """A map from its description; KeyError where the kind is not known."""
-    here = {name.removeprefix(place): one for name, one in arrays.items() if name.startswith(place)}
-    mine = {name: one for name, one in here.items() if "." not in name}
-    made = {name: _from_json(value, arrays, place + name) for name, value in plain.items()}
-    return sanitizers.RECORD_MAPS[kind](**mine, **made)
+@dataclass(frozen=True)
+class FieldReader:
+    """Values of what a `FieldWriter` made of them; what it never makes raises ValueError.
 
+    Parameters
+    ----------
+    kinds
+        Dataclasses by the names that the writer gave them; a KeyError where one is not known.
+    arrays
+        By their places.
+    """
 
-def _from_json(value: Any, arrays: Mapping[str, AnyArray], place: str) -> Any:
-    if isinstance(value, dict) and "guarantee" in value:
-        return Guarantee(**value["guarantee"])
-    if isinstance(value, dict) and "tuple" in value:
-        items = enumerate(value["tuple"])
-        return tuple(_from_json(item, arrays, f"{place}.{i}") for i, item in items)
-    if isinstance(value, dict) and "array" in value:
-        return arrays[place]
-    if isinstance(value, dict) and "map" in value:
-        return _make_map(value["map"], value["fields"], arrays, f"{place}.")
-    return value
+    kinds: Mapping[str, Callable[..., Any]]
+    arrays: Mapping[str, AnyArray]
+
+    def make(self, kind: str, plain: Mapping[str, Any], place: str = "") -> Any:
+        """A dataclass of its fields."""
+        here = {n.removeprefix(place): a for n, a in self.arrays.items() if n.startswith(place)}
+        mine = {name: one for name, one in here.items() if "." not in name}
+        made = {name: self.read(value, place + name) for name, value in plain.items()}
+        return self.kinds[kind](**mine, **made)
+
+    def read(self, value: Any, place: str) -> Any:
+        """A value and all that it holds."""
+        if not isinstance(value, dict):
+            return value
+        [[what, found], *_] = value.items()
+        if what == "tuple":
+            return tuple(self.read(item, f"{place}.{i}") for i, item in enumerate(found))
+        if what == "map":
+            return self.make(found, value["fields"], f"{place}.")
+        if what == "mapping":
+            return dict(self.read(found, place))
+        if what in ("array", "scalar"):
+            return self.arrays[place] if what == "array" else self.arrays[place][()]
+        return {"guarantee": Guarantee}[what](**found)
 
 
 def _array_objects(arrays: Mapping[str, AnyArray]) -> dict[str, bytes]:

@@ -135,24 +135,26 @@ def reserve_loss(
         that was ever charged is missing.
     """
     charges = _list_charges(run, trained, keys) if trained.guarantee.kind in CHARGED else ()
+    if not charges:
+        yield 0.0
+        return
     account, privacy = run.open_account(), run.options.privacy
     # Without a limit of its own, delta is that of one release: a second one is a decision.
     most_delta = privacy.most_delta or max(accounts.MOST_DELTA, trained.guarantee.delta)
-    if charges:
-        charged = (loss.partition for loss in account.read_all() if loss.n_charges)
-        run.sketches.check([*(charge.partition for charge in charges), *charged])
-        check_remembered(run, check_chain(account.url))
-        # Reserved before the first chunk exists: a process that dies later has charged for what may
-        # have been read, never released what was not charged. The chain then notes the new head.
-        account.reserve(charges, run.run_id, privacy.most_epsilon, most_delta)
-        append_link(account.url, "charge")
+    charged = (loss.partition for loss in account.read_all() if loss.n_charges)
+    run.sketches.check([*(charge.partition for charge in charges), *charged])
+    check_remembered(run, check_chain(account.url))
+    # Reserved before the first chunk exists: a process that dies later has charged for what may
+    # have been read, never released what was not charged. The chain then notes the new head.
+    account.reserve(charges, run.run_id, privacy.most_epsilon, most_delta)
+    append_link(account.url, "charge")
     try:
         account = account.renew()
         lost = [account.read_joined(charge.partition) for charge in charges]
-        yield max((min(one.epsilon, one.compose(most_delta)) for one in lost), default=0.0)
+        yield max(min(one.epsilon, one.compose(most_delta)) for one in lost)
     except BaseException:  # Ctrl-C, too
         # A chunk that was written may have been copied by whoever reads the folder: it stays lost.
-        if charges and not _has_written(plan):
+        if not _has_written(plan):
             account.record("void", charges, run.run_id)
             append_link(account.url, "charge")
         raise

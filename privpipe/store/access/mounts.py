@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from privpipe.store.access.location import local_path
 
@@ -69,21 +70,17 @@ def find_mount(place: str, mounts: Iterable[Mount]) -> Mount | None:
     It is walked as the kernel does, from mount to mount: one that came later over a folder hides
     those below that folder, though their lines are still in the table.
     """
-    left = list(mounts)
-    ids = {mount.id for mount in left}
-    here: Mount | None = None
-    while True:
-        over = [
-            mount
-            for mount in left
-            if _holds(mount.point, place)
-            and (mount.parent not in ids if here is None else mount.parent == here.id)
-        ]
-        if not over:
-            return here
+    known = list(mounts)
+    ids, here = {mount.id for mount in known}, None
+    while over := [
+        mount
+        for mount in known
+        if _holds(mount.point, place) and mount is not here
+        if (mount.parent not in ids if here is None else mount.parent == here.id)
+    ]:
         # The kernel crosses into the outermost first; `st_dev` names no line of btrfs and overlay.
         here = min(over, key=lambda mount: len(mount.point))
-        left.remove(here)
+    return here
 
 
 def name_loss(mount: Mount) -> str:
@@ -103,8 +100,7 @@ def find_loss(url: str) -> str:
     if path is None:
         return ""
     try:
-        with open(TABLE, encoding="utf-8", errors="surrogateescape") as file:
-            table = file.read()
+        table = Path(TABLE).read_text("utf-8", "surrogateescape")
     except OSError:
         return ""
     mount = find_mount(os.path.realpath(path), read_mounts(table))

@@ -33,7 +33,7 @@ from privpipe.protocols import AnyArray
 from privpipe.store.access import bounds, location
 
 
-def keep_file(path: str, content: bytes, *, replacing: bool, flushed: bool = True) -> bool:
+def keep_file(path: str, content: bytes, *, replacing: bool) -> bool:
     """Write a file whole, in one step, so that a power cut after it leaves it there.
 
     Parameters
@@ -43,8 +43,6 @@ def keep_file(path: str, content: bytes, *, replacing: bool, flushed: bool = Tru
     content
     replacing
         Whether a file that is there is replaced; else it stays.
-    flushed
-        Whether it must outlive a power cut; else it may be lost, or torn, by one.
 
     Returns
     -------
@@ -58,9 +56,9 @@ def keep_file(path: str, content: bytes, *, replacing: bool, flushed: bool = Tru
     try:
         with open(work, "xb") as file:
             file.write(content)
-            if flushed:  # before it is named: else a power cut may leave the name with torn content
-                file.flush()
-                os.fsync(file.fileno())
+            # Before it is named: else a power cut may leave the name with torn content.
+            file.flush()
+            os.fsync(file.fileno())
         if replacing:
             os.rename(work, path)
         else:
@@ -70,8 +68,7 @@ def keep_file(path: str, content: bytes, *, replacing: bool, flushed: bool = Tru
     finally:
         with suppress(FileNotFoundError):
             os.unlink(work)
-    if flushed:
-        flush(folder)
+    flush(folder)
     return True
 
 
@@ -304,17 +301,14 @@ def write_all(store: Store, contents: Mapping[str, bytes]) -> None:
         write_bytes(store, key, content)
 
 
-def keep_bytes(url: str, key: str, value: bytes, *, flushed: bool = True) -> None:
-    """`write_bytes` of what a power cut must not take back, as an object of a bucket never is.
-
-    What it may take back, or tear, is not flushed; that is still faster than by way of Zarr.
-    """
+def keep_bytes(url: str, key: str, value: bytes) -> None:
+    """`write_bytes` of what a power cut must not take back, as an object of a bucket never is."""
     path = location.local_path(url)
     if path is None:
         write_bytes(open_store(url), key, value)
     else:
         # Written, flushed, named, its folder flushed: another step relies on it.
-        keep_file(os.path.join(path, key), value, replacing=True, flushed=flushed)
+        keep_file(os.path.join(path, key), value, replacing=True)
 
 
 def create_object(url: str, value: bytes) -> bool:
