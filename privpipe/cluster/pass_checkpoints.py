@@ -152,7 +152,8 @@ def _pack(value: Any) -> bytes:
     """The arrays as NumPy stores them, dtypes with their byte order, and JSON of the value."""
     writer, file = _Writer(), io.BytesIO()
     described = json.dumps(writer.describe(value, ROOT))
-    np.savez(file, **{DOCUMENT: np.array(described)}, **writer.arrays)
+    stored: Any = {DOCUMENT: np.array(described), **writer.arrays}
+    np.savez(file, **stored)
     return file.getvalue()
 
 
@@ -221,14 +222,6 @@ class Checkpoints:
             return None
         return replace(self, question=str(question))
 
-    def read(self, name: str) -> Any:
-        """The answer stored under a name; None where there is none, or it is damaged."""
-        return read_checkpoint(self.url, f"{self.question}-{name}")
-
-    def write(self, name: str, answer: Any, *, most_bytes: float = math.inf) -> int:
-        """Store an answer; see `write_checkpoint`."""
-        return write_checkpoint(self.url, f"{self.question}-{name}", answer, most_bytes=most_bytes)
-
 
 def recall(
     checkpoints: Checkpoints | None,
@@ -253,12 +246,15 @@ def recall(
     stores
         Whether an answer is to be stored.
     """
-    known: T | None = None if checkpoints is None else checkpoints.read(name)
+    if checkpoints is None:
+        return make()
+    url, name = checkpoints.url, f"{checkpoints.question}-{name}"
+    known: T | None = read_checkpoint(url, name)
     if known is not None:
         return known
     made = make()
-    if checkpoints is not None and stores(made):
-        checkpoints.write(name, made, most_bytes=most_bytes)
+    if stores(made):
+        write_checkpoint(url, name, made, most_bytes=most_bytes)
     return made
 
 

@@ -1,6 +1,5 @@
 """``privpipe deploy`` and ``doctor``: deployments, and all that their runs need."""
 
-import asyncio
 import os
 import subprocess
 import sys
@@ -88,14 +87,11 @@ def _make_queue(pool: str, name: str) -> None:
     from prefect.client.orchestration import get_client
     from prefect.exceptions import ObjectAlreadyExists
 
-    async def make() -> None:
-        async with get_client() as client:
-            with suppress(ObjectAlreadyExists):
-                await client.create_work_queue(name, work_pool_name=pool)
-            found = await client.read_work_queue_by_name(name, work_pool_name=pool)
-            await client.update_work_queue(found.id, concurrency_limit=1)
-
-    asyncio.run(make())
+    with get_client(sync_client=True) as client:
+        with suppress(ObjectAlreadyExists):
+            client.create_work_queue(name, work_pool_name=pool)
+        found = client.read_work_queue_by_name(name, work_pool_name=pool)
+        client.update_work_queue(found.id, concurrency_limit=1)
 
 
 def _deploy(path: str) -> None:
@@ -130,14 +126,11 @@ def _replace_automation(automation: dict[str, Any]) -> None:
     from prefect.client.orchestration import get_client
     from prefect.events.schemas.automations import AutomationCore
 
-    async def replace() -> None:
-        async with get_client() as client:
-            # All of them: two of one name would both act.
-            for old in await client.read_automations_by_name(automation["name"]):
-                await client.delete_automation(old.id)
-            await client.create_automation(AutomationCore.model_validate(automation))
-
-    asyncio.run(replace())
+    with get_client(sync_client=True) as client:
+        # All of them: two of one name would both act.
+        for old in client.read_automations_by_name(automation["name"]):
+            client.delete_automation(old.id)
+        client.create_automation(AutomationCore.model_validate(automation))
 
 
 def doctor_command(config: str, deployments: str) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from privpipe.store.arrays import layout, sealed_arrays
 from privpipe.store.collections import growing_collection, proving, writing
 from privpipe.store.collections.collection import Collection, open_collection
 from privpipe.store.keyring import account, registers
-from privpipe.store.models import open_model, read_model_header
+from privpipe.store.models import open_model
 from privpipe.store.releases import icechunk_export, lazy_release, published, release_dataset
 from privpipe.store.releases.export import export_release, is_folder
 
@@ -45,7 +45,7 @@ def inspect_command(path: str, *, verify: bool) -> dict[str, Any]:
         return _show_collection(path, verify)
     if kind == "model":
         open_model(path)  # checks the digest
-        return _show_header(read_model_header(path), path)
+        return _show_header(layout.read_header(path, "model"), path)
     if kind == "release":
         with showing("verify" if verify else "inspect", "objects") as listen:
             header = published.check_release(path, verify=verify, listen=listen)

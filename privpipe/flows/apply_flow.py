@@ -24,7 +24,7 @@ from privpipe.store.arrays.layout import exists, has_root, read_header, read_kin
 from privpipe.store.collections import growing_collection, proposal
 from privpipe.store.collections.collection import Collection
 from privpipe.store.collections.ingest import IngestOptions, ingest
-from privpipe.store.models import open_model, read_model_header
+from privpipe.store.models import open_model
 from privpipe.store.sources.formats import open_file_table
 from privpipe.store.sources.reading.source import SourceLayout
 
@@ -57,7 +57,7 @@ def check_application(
     GateError
         If the records differ from the training records by more than ``[gate] drift_max``.
     """
-    options = _read_run(read_model_header(model), model)
+    options = _read_run(read_header(model, "model"), model)
     check.check_vouched(options, vouch)  # before the file is read
     training = options.training_path
     incoming = _ingest_next(source, release, training)

@@ -121,7 +121,7 @@ def open_model(url: Place) -> RecordMap:
         a fit returns: its parts do not fit, or it promises what such a map cannot promise.
     """
     url = location.as_url(url)
-    header = read_model_header(url)
+    header = layout.read_header(url, "model")
     arrays = read_arrays(url, header["arrays"])
     kind, reader = str(header["kind"]), FieldReader(sanitizers.RECORD_MAPS, arrays)
     if kind not in reader.kinds:
@@ -175,15 +175,10 @@ def publish_model(work_url: str, url: str) -> None:
         If the workspace holds no model, or its arrays cannot be read.
     """
     root = objects.read_bytes(objects.open_store(work_url, read_only=True), layout.ROOT_DOCUMENT)
-    names = read_model_header(work_url)["arrays"]
+    names = layout.read_header(work_url, "model")["arrays"]
     if objects.read_bytes(objects.open_store(url, read_only=True), layout.ROOT_DOCUMENT) != root:
         layout.check_output_free(url)
         _store(url, read_arrays(work_url, names), root or b"", beside=work_url)
-
-
-def read_model_header(url: str) -> Mapping[str, Any]:
-    """The attributes of a stored model."""
-    return layout.read_header(url, "model")
 
 
 def read_arrays(url: str, names: list[str]) -> dict[str, AnyArray]:

@@ -17,7 +17,7 @@ from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.preparation import prepare_evidence
 from privpipe.cluster.executors.dask_executor import DaskExecutor
 from privpipe.cluster.executors.executor import Event, Executor
-from privpipe.cluster.pass_checkpoints import FEWEST_CHECKPOINTED, Checkpoints
+from privpipe.cluster.pass_checkpoints import FEWEST_CHECKPOINTED, Checkpoints, read_checkpoint
 from privpipe.cluster.passes.attack_tasks import distribute_attacks
 from privpipe.cluster.passes.reduce import ShardedCollection, summarise_chunks
 from privpipe.errors import PrivpipeError
@@ -125,7 +125,7 @@ def test_sum__of_short_chunks_is_kept_once_they_are_many(
     url = str(tmp_path / "short.zarr")
     write_standard(url, 2000, chunk_rows=100)
     summarise_chunks(open_collection(url), narrow_moments_of, checkpoints, range(20))
-    kept = checkpoints.read("000000-20")
+    kept = read_checkpoint(checkpoints.url, f"{checkpoints.question}-000000-20")
     assert kept.n_records == kept.statistic.count == 2000
 
 

@@ -23,9 +23,10 @@ from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.runs.watch import Watch
 from privpipe.pipeline.stages.audit.audit_attacks import describe_published
 from privpipe.report.console import PlainConsole
+from privpipe.store.arrays.layout import read_header
 from privpipe.store.collections.ingest import IngestOptions, ingest
 from privpipe.store.collections.proposal import FileForm, TableSchema
-from privpipe.store.models import open_model, read_model_header, write_model
+from privpipe.store.models import open_model, write_model
 from privpipe.store.releases.lazy_release import open_release
 from privpipe.store.sources.reading.column_guess import ColumnPlan
 from privpipe.store.sources.reading.source import SourceLayout
@@ -124,12 +125,14 @@ def test_apply__vouches_for_nothing_that_is_not_shown(model: str, tmp_path: Path
     with pytest.raises(OptionError, match="vouched has no 'ordre'"):
         run_command.apply_command(model, source, str(tmp_path / "next.zarr"), ("ordre",))
     assert not [*tmp_path.glob("next.*.zarr")]  # before the file was read
-    header, read = read_model_header(model), apply_flow.read_model_header
+    header = read_header(model, "model")
     header["run"]["audit"]["vouched"] = ["nope", "order"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(apply_flow, "read_model_header", lambda _: header)
+        changed = {"model": header}
+        patch.setattr(
+            apply_flow, "read_header", lambda url, kind: changed.get(kind) or read_header(url, kind)
+        )
         options, _ = check_application(model, source, str(tmp_path / "next.zarr"), ("withheld",))
-    assert read is apply_flow.read_model_header
     assert options.audit.vouched == ("order", "withheld")
 
 
@@ -140,7 +143,7 @@ def test_apply__of_records_that_an_earlier_release_of_the_model_holds_too(
     both = pd.concat([make_people(900, 1)[:40], make_people(260, 2)])[NAMES]
     source, dest = str(write_european(both, tmp_path / "next.csv")), str(tmp_path / "next.zarr")
     run_command.apply_command(model, source, dest)
-    digest = read_model_header(model)["digest"]
+    digest = read_header(model, "model")["digest"]
 
     def list_unread(*vouched: str, **changes: Any) -> set[str]:
         _, run = check_application(model, source, dest, vouched)
@@ -168,7 +171,7 @@ def test_apply__refuses_what_the_model_was_not_made_for(model, tmp_path) -> None
         run_command.apply_command(model, less, str(tmp_path / "less.zarr"))
     bare = str(tmp_path / "bare.model.zarr")
     write_model(open_model(model), bare)
-    assert "run" in read_model_header(model)
+    assert "run" in read_header(model, "model")
     with pytest.raises(OptionError, match="does not know the run"):
         run_command.apply_command(bare, far, str(tmp_path / "b.zarr"))
 
@@ -216,7 +219,7 @@ def test_apply__of_other_categories_of_a_column_that_became_indicators(
     schema = TableSchema(FileForm(), plans)
     options = IngestOptions(schema=schema) if by_schema else IngestOptions(layout)
     ingest(tmp_path / "towns.csv", tmp_path / "towns.zarr", options)
-    known = read_model_header(model)["run"]
+    known = read_header(model, "model")["run"]
     sections = {name: known[name] for name in ("method", "audit", "gate", "cluster")}
     sections["gate"] |= {"drift_max": 3.0}
     collection = {**known["collection"], "path": str(tmp_path / "towns.zarr")}

@@ -121,7 +121,7 @@ def fold_in_tree(parts: Iterator[T], merge: Callable[[list[T]], T]) -> T:
     return rest[0] if len(rest) == 1 else merge(rest)
 
 
-def merge_all(parts: Sequence[S]) -> S:
+def merge_all(parts: Iterable[S]) -> S:
     """Merge in order."""
     return fold(lambda left, right: left.merge(right), parts)
 

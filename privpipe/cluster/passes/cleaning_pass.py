@@ -13,13 +13,12 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import reduce
 from typing import Any, Literal
 
 import numpy as np
 
 from privpipe.capabilities import BoundCounts, MakesRecords, Measures, MixesRecords, UtilitySummary
-from privpipe.cluster.executors.executor import Event, Executor
+from privpipe.cluster.executors.executor import Event, Executor, merge_all
 from privpipe.cluster.passes import loaded_map, sample_drawing
 from privpipe.cluster.passes.place_pass import PlaceNotes, PlacePlan
 from privpipe.errors import FormatError, InputError
@@ -317,4 +316,4 @@ def sum_chunks(job: CleaningJob, tile: int, chunks: Sequence[int]) -> Any:
         stream = keys.stream(start, stop)
         return fitted.sum_records(collection.shard(chunk), schema, stream, places, tile)
 
-    return reduce(lambda left, right: left.merge(right), map(sum_one, chunks))
+    return merge_all(map(sum_one, chunks))

@@ -9,12 +9,11 @@ with its released counterpart.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from functools import reduce as fold
 from typing import Any, cast
 
 import numpy as np
 
-from privpipe.cluster.executors.executor import Event, Executor, ShardSum
+from privpipe.cluster.executors.executor import Event, Executor, ShardSum, merge_all
 from privpipe.cluster.pass_checkpoints import Checkpoints, JointSums, PartialSum, recall_sum
 from privpipe.protocols import Oracle, S, Shard, ShardSchema, Sums
 from privpipe.records.schema import ChunkPlan, CollectionSchema
@@ -137,7 +136,7 @@ def summarise_chunks(
         f"{chunks[0]:06d}-{len(chunks):02d}",
         n_bytes,
         # In order: a sum of the same chunks in another order has other bits.
-        lambda: fold(lambda left, right: left.merge(right), map(summarise_one, chunks)),
+        lambda: merge_all(map(summarise_one, chunks)),
     )
 
 

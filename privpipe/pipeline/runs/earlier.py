@@ -21,7 +21,6 @@ from privpipe.store.access.location import local_path, shown
 from privpipe.store.arrays.layout import companion_url, exists, read_header
 from privpipe.store.keyring.account_chain import AccountChain, reaching
 from privpipe.store.keyring.registers import Registered, align_rows, read_releases, register_release
-from privpipe.store.models import read_model_header
 from privpipe.store.releases import published
 from privpipe.store.releases.published import EarlierRelease, holds_the_same
 from privpipe.store.releases.release_writing import ReleasePlan, read_ledger
@@ -162,7 +161,7 @@ def find_model(run: Run) -> str | None:
         if entry.learned == learned and entry.model:
             for url in (entry.model_url, moved.get(entry.run, "")):
                 with suppress(StoreError), reaching(url):  # then the models differ, which is said
-                    if url and exists(url) and read_model_header(url)["digest"] == entry.model:
+                    if url and exists(url) and read_header(url, "model")["digest"] == entry.model:
                         return url
     return None
 

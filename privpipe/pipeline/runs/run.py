@@ -24,12 +24,12 @@ from privpipe.records.schema import CollectionSchema
 from privpipe.store.access.location import join, local_path, shown
 from privpipe.store.access.workspace import RunState, workspace_url
 from privpipe.store.arrays.blocks import Receipt
-from privpipe.store.arrays.layout import companion_url, exists
+from privpipe.store.arrays.layout import companion_url, exists, read_header
 from privpipe.store.collections.collection import Collection
 from privpipe.store.keyring.account import Account, find_account
 from privpipe.store.keyring.registers import Attempt, share_level
 from privpipe.store.keyring.sketches import Sketches
-from privpipe.store.models import read_model_header, read_predictor
+from privpipe.store.models import read_predictor
 from privpipe.store.releases.release_writing import ReleasePlan
 
 
@@ -241,7 +241,7 @@ def find_training(run: Run) -> str:
     """Digest of the records that the stored model was learned from: these, or earlier ones."""
     if not exists(run.stored_model_url):
         return run.training.digest
-    header = read_model_header(run.stored_model_url)
+    header = read_header(run.stored_model_url, "model")
     return str(header.get("training_digest") or run.training.digest)
 
 

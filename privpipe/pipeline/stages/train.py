@@ -30,7 +30,7 @@ from privpipe.sanitizers.grounds import refuse_dependent
 from privpipe.store import models
 from privpipe.store.access.location import join, local_path
 from privpipe.store.access.workspace import workspace_url
-from privpipe.store.arrays.layout import check_output_free, exists
+from privpipe.store.arrays.layout import check_output_free, exists, read_header
 from privpipe.store.collections.collection import Collection
 from privpipe.store.collections.writing import is_shuffled
 from privpipe.store.keyring.sketches import Ties
@@ -79,7 +79,7 @@ def _find_learned(run: Run) -> tuple[RecordMap, dict[str, Any]] | None:
     if known is None or not _is_alike(fitted := models.open_model(known), known, run):
         return None
     # With the header of its own training: what it learned from stays known.
-    about = models.read_model_header(known)
+    about = read_header(known, "model")
     return fitted, {key: value for key, value in about.items() if key in LEARNED}
 
 
@@ -111,7 +111,7 @@ def _is_alike(fitted: RecordMap, url: str, run: Run) -> bool:
     known = schema_of(fitted)
     if known is not None:
         return known.encode() == run.fitted_schema.encode()
-    digest = models.read_model_header(url).get("training_digest")
+    digest = read_header(url, "model").get("training_digest")
     return not run.fitted_schema.knows_names or digest == run.training.digest
 
 

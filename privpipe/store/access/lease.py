@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 import fsspec
 
 from privpipe.errors import StoreError
-from privpipe.store.access.location import create_bytes, join, shown
+from privpipe.store.access.location import create_bytes, delete_object, join, shown
 
 # Renewed four times in it: a store that is away for half a minute costs no run its lease.
 LEASE_SECONDS = 120.0
@@ -134,7 +134,7 @@ def check_enforced(url: str, rival: bytes) -> None:
     """
     if not create_bytes(url, rival):
         return
-    _delete(url)
+    delete_object(url)
     raise StoreError(
         f"The store of {shown(os.path.dirname(url))} ignores conditions: it replaced an object "
         "that was to be written only if there was none. Two runs could write over one another.",
@@ -154,7 +154,7 @@ def _check_clock(work_url: str, number: int) -> None:
     # A quarter: with the renewals, no clock within it ends a lease that is alive.
     if skew <= MOST_SKEW:
         return
-    _delete(_place(work_url, number))
+    delete_object(_place(work_url, number))
     raise StoreError(
         f"The clock of this machine is {skew:.0f} s away from that of the store of "
         f"{shown(work_url)}. Others would take its leases too early, or too late.",
@@ -175,7 +175,7 @@ def _give_back(work_url: str, number: int) -> None:
     # Whoever counted on from ours must not find the numbers begin anew.
     if _newest(work_url) == number and not _has_expired(place):
         for older in _numbers(work_url):
-            _delete(_place(work_url, older))
+            delete_object(_place(work_url, older))
 
 
 def _newest(work_url: str) -> int | None:
@@ -217,9 +217,3 @@ def _left(url: str) -> float:
 
 def _make_lease(holder: str, seconds: float) -> bytes:
     return json.dumps({"holder": holder, "expires": time.time() + seconds}).encode()
-
-
-def _delete(url: str) -> None:
-    file_system, path = fsspec.core.url_to_fs(url)
-    with suppress(FileNotFoundError):
-        file_system.rm_file(path)

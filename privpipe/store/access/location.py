@@ -317,6 +317,13 @@ def create_bytes(url: str, value: bytes) -> bool:
     return _holds(file_system, path, value)
 
 
+def delete_object(url: str) -> None:
+    """Delete an object of a remote place; nothing where there is none."""
+    file_system, path = fsspec.core.url_to_fs(url)
+    with suppress(FileNotFoundError):
+        file_system.rm_file(path)
+
+
 def copy_objects(source: str, target: str, keys: Sequence[str]) -> None:
     """Have a remote store copy objects from one of its places to another; no byte travels here."""
     file_system, path = fsspec.core.url_to_fs(source)

@@ -455,9 +455,7 @@ def delete_place(url: str) -> None:
     keys = list_keys(store)
     if not keys:
         # No key below it: the place may be a single object, as a Parquet file is.
-        file_system, path = fsspec.core.url_to_fs(url)
-        with suppress(FileNotFoundError):
-            file_system.rm_file(path)
+        location.delete_object(url)
     for key in sorted(keys, key=lambda k: (k.rpartition("/")[2] != "zarr.json", k.count("/"))):
         delete_keys(store, [key])
 
