@@ -39,8 +39,8 @@ class Total:
         return Total(self.value + other.value)
 
 
-def sum_up(scale: float, task: int) -> Total:
-    return Total(scale * 1.1**task / 3)
+def sum_up(scale: float, task: range) -> Total:
+    return Total(scale * 1.1**task.start / 3)
 
 
 def load(scale: float, task: int) -> list[Shard]:
@@ -75,11 +75,12 @@ def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:
 
 
 def test_reduce__same_bits_whoever_works(executor: Executor) -> None:
+    tasks = [range(number, number + 2) for number in range(N_TASKS)]
     expected = fold_in_tree(
-        (sum_up(0.1, task) for task in range(N_TASKS)),
+        (sum_up(0.1, task) for task in tasks),
         lambda parts: Total(sum((p.value for p in parts[1:]), parts[0].value)),
     )
-    assert executor.reduce(sum_up, (0.1,), range(N_TASKS), label="total") == expected
+    assert executor.reduce(sum_up, (0.1,), tasks, label="total") == expected
 
 
 def test_oracle__same_bits_whoever_works_in_every_round(executor: Executor) -> None:

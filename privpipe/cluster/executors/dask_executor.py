@@ -5,7 +5,7 @@ import math
 import secrets
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
@@ -304,7 +304,7 @@ class DaskExecutor(local.Executor):
         return self.submit(function, *arguments, key=f"{key}{self.make_token()}")
 
     def reduce(
-        self, leaf: Callable[..., S], shared: Sequence[Any], tasks: Sequence[Any], *, label: str
+        self, leaf: Callable[..., S], shared: Sequence[Any], tasks: Sequence[range], *, label: str
     ) -> S:
         """See `Executor.reduce`; merges are submitted as soon as their parts are."""
         # The number of the question is part of each key: results of an earlier one are
@@ -318,11 +318,10 @@ class DaskExecutor(local.Executor):
 
         heard, under_way = deque[int](), WeakSet[Future[Any]]()
 
-        def submit_leaf(number: int, task: Any) -> Future[Any]:
+        def submit_leaf(number: int, task: range) -> Future[Any]:
             future = self.submit(leaf, *sent, task, key=f"sum_{label}{token}-{number:06d}")
-            n_chunks = len(task) if isinstance(task, Sized) else 1
             # Appending is atomic: callbacks come on a thread of the client's, and are read on ours.
-            future.add_done_callback(lambda _: heard.append(n_chunks))
+            future.add_done_callback(lambda _: heard.append(len(task)))
             under_way.add(future)
             return future
 

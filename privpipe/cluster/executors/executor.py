@@ -5,7 +5,7 @@ can be made again, so that the loss of any worker, the only one included, costs 
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from functools import reduce as fold
@@ -198,7 +198,7 @@ class Executor:
         return run_sealed(function, *arguments)
 
     def reduce(
-        self, leaf: Callable[..., S], shared: Sequence[Any], tasks: Sequence[Any], *, label: str
+        self, leaf: Callable[..., S], shared: Sequence[Any], tasks: Sequence[range], *, label: str
     ) -> S:
         """Merge ``leaf(*shared, task)`` of all tasks, in their order.
 
@@ -208,8 +208,7 @@ class Executor:
         def work() -> Iterator[S]:
             for task in tasks:
                 yield leaf(*shared, task)
-                n_chunks = len(task) if isinstance(task, Sized) else 1
-                self.listener(Event(f"sum_{label}", "advances", n_chunks, "chunks"))
+                self.listener(Event(f"sum_{label}", "advances", len(task), "chunks"))
 
         return run_sealed(fold_in_tree, work(), merge_all)
 

@@ -67,7 +67,8 @@ class ShardedCollection:
 
         self.executor.listener(Event(work, "begins", n_chunks, "chunks"))
         try:
-            whole = recall_sum(checkpoints, "whole", self._measure_bytes(), ask)
+            n_bytes = _measure_bytes(self.collection, range(n_chunks))
+            whole = recall_sum(checkpoints, "whole", n_bytes, ask)
             if not n_counted:  # no one read a chunk
                 self.executor.listener(Event(work, "advances", n_chunks, "chunks"))
             return cast(S, whole.statistic)
@@ -76,20 +77,20 @@ class ShardedCollection:
 
     def oracle(self, function: Callable[..., Sums], **resident: Any) -> Oracle[Any, Sums]:
         """Sum over shards that stay where they were loaded; see `Shards.oracle`."""
+        tasks = self.collection.plan.tasks()
+        sizes = [_measure_bytes(self.collection, task) for task in tasks]
+        n_bytes, n_records = sum(sizes), self.collection.n_records
 
         @cache
         def open_oracle() -> Oracle[Any, Sums]:
             # By the first question that no checkpoint answers: a resumed run whose rounds are all
             # known reads no record.
-            tasks = self.collection.plan.tasks()
-            sizes = [_measure_bytes(self.collection, task) for task in tasks]
             whole = ShardSum(load_shards, (self.collection,), tasks, function, resident, sizes)
             return self.executor.oracle(whole)
 
         # Not "oracle", under which sums were once stored without their number of records.
         about = ("sums of shards", self.collection, function, resident)
         checkpoints = self.checkpoints and self.checkpoints.about(*about)
-        n_bytes, n_records = self._measure_bytes(), self.collection.n_records
 
         # A fit is a function of the answers to its questions: one that was interrupted poses the
         # same again, finds what is known, and resumes where it stopped, to the same map, bit for
@@ -103,10 +104,6 @@ class ShardedCollection:
             return cast(Sums, answer.statistic)
 
         return ask_counted
-
-    def _measure_bytes(self) -> int:
-        """Of all features, decoded."""
-        return _measure_bytes(self.collection, range(self.collection.plan.n_chunks))
 
 
 def load_shards(collection: Collection, chunks: Sequence[int]) -> list[Shard]:

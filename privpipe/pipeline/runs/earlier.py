@@ -190,10 +190,7 @@ def digest_learned(run: Run) -> str:
     collection, audit = run.options.collection, run.options.audit
     content = {
         "method": run.method_options(),
-        "desired": collection.desired,
-        "confidential": collection.confidential,
-        "weights": collection.weights,
-        "standardise": collection.standardise,
+        **collection.model_dump(include={"desired", "confidential", "weights", "standardise"}),
         "layout": run.options.release.layout,
         "nonfinite": run.options.release.nonfinite,
         "features": run.training.schema_of_records.feature_names,

@@ -1,6 +1,7 @@
 """Begin a run, or resume the one that its workspace belongs to."""
 
 from dataclasses import replace
+from typing import Any
 
 from privpipe.errors import OptionError, StoreError
 from privpipe.pipeline.runs.run import Run
@@ -133,12 +134,8 @@ def check_unchanged(run: Run) -> None:
             raise StoreError(problem, remedy=remedy, code="source-changed")
 
 
-def begin_stage(
-    run: Run, stage: str, *, model_digest: str | None = None, n_chunks: int | None = None
-) -> Run:
-    """Record that a stage begins, with what is known by then."""
-    # What is known of a run stays known: later stages do not repeat it.
-    digest, n = model_digest or run.state.model_digest, n_chunks or run.state.n_chunks
-    state: workspace.RunState = replace(run.state, stage=stage, model_digest=digest, n_chunks=n)
+def begin_stage(run: Run, stage: str, **known: Any) -> Run:
+    """Record that a stage begins, with what is known of the run by then; it stays known."""
+    state: workspace.RunState = replace(run.state, stage=stage, **known)
     workspace.write_state(run.release_url, state)
     return replace(run, state=state)

@@ -46,7 +46,7 @@ RESULTS = "report/run_results.json"
 """Where a run notes beside its release what it did."""
 
 AMOUNTS = ("done", "total", "per_second", "seconds_left", "chunks_done", "chunks_total")
-NOTHING_DONE = dict.fromkeys(AMOUNTS, 0)
+NOTHING_DONE: dict[str, Any] = dict.fromkeys(AMOUNTS, 0)
 """Of a `Progress` where work begins."""
 
 
@@ -94,7 +94,7 @@ class Watch:
 
         def beat() -> None:
             while not stop.wait(BEAT_EVERY):
-                self._show(at_once=True)
+                self._show()
                 self.move(self.now)
 
         thread = Thread(target=beat, name="heartbeat", daemon=True)
@@ -123,31 +123,27 @@ class Watch:
         try:
             yield
         except BaseException as error:
-            self._change(state="failed" if isinstance(error, Exception) else "interrupted")
-            self._show(at_once=True)
+            self._show(state="failed" if isinstance(error, Exception) else "interrupted")
             raise
-        self._change(state="finished")
-        self._show(at_once=True)
+        self._show(state="finished")
 
     def publish(self) -> None:
         """Show that the release is visible from now on."""
-        self._change(published=time.time())
-        self._show(at_once=True)
+        self._show(published=time.time())
 
     @contextmanager
     def stage(self, name: str, what: str) -> Iterator[None]:
         """Print a line when a stage ends well, with its seconds."""
         begun = time.perf_counter()
         self.current, self._work = name, ""
-        self._change(**NOTHING_DONE, stage=name, run=self.run_id or self.now.run)
+        self._show(**NOTHING_DONE, stage=name, run=self.run_id or self.now.run)
         log_progress("begins", self.now)
-        self._show(at_once=True)
         try:
             with open_span(name, run=self.now.run, release=self.now.release):
                 yield
         finally:
             self._close()
-            self._show(at_once=True)  # how far it came: what advanced last may not be shown yet
+            self._show()  # how far it came: what advanced last may not be shown yet
         spent = time.perf_counter() - begun
         self.stages.append((name, spent))
         log_progress("ends", self.now, spent)
@@ -163,9 +159,8 @@ class Watch:
 
     def judge(self, gate: str) -> None:
         """Show what the gate said."""
-        self._change(gate=gate)
+        self._show(gate=gate)
         log_progress("gate", self.now)
-        self._show(at_once=True)
 
     def hear(self, event: Event) -> None:
         """Show what long work reports: a bar while it advances, a line when it stalls."""
@@ -184,7 +179,7 @@ class Watch:
                 self._advance(event, numbers)
             # What begins, ends or stalls is shown at once; progress now and then.
             if event.what != "advances" or time.monotonic() - self._shown > SHOW_EVERY:
-                self._show()
+                self._show(at_once=False)
 
     def _begin(self, event: Event, total: float, numbers: Mapping[str, float]) -> None:
         self._work, self._found = event.work, 0.0
@@ -228,13 +223,14 @@ class Watch:
         left = (self.now.total - self.now.done) / speed if speed and self.now.total else 0.0
         self._change(per_second=speed, seconds_left=left)
 
-    def _show(self, *, at_once: bool = False) -> None:
-        """On the cluster's page and gauges, and where the environment names a place for them.
+    def _show(self, *, at_once: bool = True, **changed: Any) -> None:
+        """What changed, on the cluster's page and gauges, and where the environment names a place.
 
         Gauges are written or pushed now and then, but for what must not be missed: a stage, a
         verdict.
         """
         with self._lock:
+            self._change(**changed)
             self._measure_speed()
             self._shown = now = time.monotonic()
             if self.executor is not None:

@@ -5,6 +5,7 @@ import secrets
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import PurePath
 
 from dask.utils import format_bytes
 
@@ -100,14 +101,10 @@ def check_vouched(options: RunOptions, names: Sequence[str]) -> None:
 
 def _find_roles(options: RunOptions) -> dict[Role, tuple[str, ...]]:
     """Variables of each role: those of the configuration, and those the method itself names."""
-    named, section = options.method.columns(), options.collection
-    confidential = dict.fromkeys((*section.confidential, *named.get("confidential", ())))
-    return {
-        "desired": section.desired,
-        "confidential": tuple(confidential),
-        "attributes": named.get("attributes", ()),
-        "groups": named.get("groups", ()),
-    }
+    named: dict[Role, tuple[str, ...]] = {"confidential": (), "attributes": (), "groups": ()}
+    named.update(options.method.columns())
+    both = dict.fromkeys((*options.collection.confidential, *named["confidential"]))
+    return {**named, "desired": options.collection.desired, "confidential": tuple(both)}
 
 
 def _check_method(given: RunOptions, method: Method, roles: Mapping[Role, tuple[str, ...]]) -> None:
@@ -275,23 +272,17 @@ def _check_outputs(run: Run) -> None:
         _check_folder(run, path)
 
 
-def _same_or_inside(url: str, source: str) -> bool:
+def _same_or_inside(*places: str) -> bool:
     """Whether one of two places holds the other; symbolic links are followed."""
-    path, home = local_path(url), local_path(source)
-    if path is not None and home is not None:
-        # A link is no other place: a release through it would be written into its own source.
-        url, source = os.path.realpath(path), os.path.realpath(home)
-    elif path is not None or home is not None:
-        return False
-    one, other = f"{shown(url).rstrip('/')}/", f"{shown(source).rstrip('/')}/"
+    # A link is no other place: a release through it would be written into its own source.
+    real = [os.path.realpath(path) if (path := local_path(url)) else shown(url) for url in places]
+    one, other = (f"{place.rstrip('/')}/" for place in real)
     return one.startswith(other) or other.startswith(one)
 
 
 def _check_folder(run: Run, path: str) -> None:
     """A release on this machine may be written where it shall be, and has room there."""
-    parent = os.path.dirname(path)
-    while not os.path.exists(parent):
-        parent = os.path.dirname(parent)
+    parent = next(str(above) for above in PurePath(path).parents if os.path.exists(above))
     is_folder = os.path.isdir(parent)
     if not is_folder or not os.access(parent, os.W_OK | os.X_OK):
         raise StoreError(

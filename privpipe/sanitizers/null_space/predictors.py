@@ -156,7 +156,6 @@ def fit_predictor(
     if not getattr(schema, role):
         problem = f"There is no {role} variable to fit a predictor to."
         raise InputError(problem, remedy=f"Name one in {role}, or give a predictor.")
-    regression.check_ridge(ridge)
     n, sums = schema.n_features, moments.of_role(role)
     try:
         found = regression.solve_least_squares(

@@ -18,8 +18,8 @@ from privpipe.cluster.workers.progress import ShowProgress, find_stage
 from privpipe.numerics.moments import CoMoments
 
 
-def sum_one(task: int) -> CoMoments:
-    return CoMoments.of(np.full((2, 1), float(task)))
+def sum_one(task: range) -> CoMoments:
+    return CoMoments.of(np.full((2, 1), float(task.start)))
 
 
 def fill_names() -> None:
@@ -66,7 +66,7 @@ def test_scheduler__groups_tasks_by_stage_and_partition(client: Client) -> None:
         executor.part = day
         tasks = ((f"{number:06d}", (number,)) for number in range(3))
         assert len(dict(executor.map_tasks(abs, tasks, prefix="clean_chunk"))) == 3
-        executor.reduce(sum_one, (), [1] * 20, label="parts")
+        executor.reduce(sum_one, (), [range(1)] * 20, label="parts")
         executor.gather([executor.hold(abs, 1, key="prepare_evidence")], "prepare_evidence")
     work = ("clean_chunk", "sum_parts", "merge_parts", "prepare_evidence")
     made = {f"{name}_day{day}" for name in work for day in (23, 24)}
