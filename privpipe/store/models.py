@@ -84,13 +84,13 @@ def write_model(fitted: RecordMap, url: Place, header: Mapping[str, Any] | None 
             **(header or {}),
         }
     )
-    _store(url, arrays, root, beside=url)
+    _store(url, arrays, root, near=url)
     return digest
 
 
-def _store(url: str, arrays: Mapping[str, AnyArray], root: bytes, *, beside: str) -> None:
-    """Write arrays, then the root document: a folder is made `beside` a place, and renamed."""
-    path = location.local_path(beside)
+def _store(url: str, arrays: Mapping[str, AnyArray], root: bytes, *, near: str) -> None:
+    """Write arrays, then the root document: a folder is made `near` a place, and renamed."""
+    path = location.local_path(near)
     work = url if path is None else f"{path}.model-{os.getpid()}"
     try:
         objects.write_all(objects.open_store(work), _array_objects(arrays))
@@ -178,7 +178,7 @@ def publish_model(work_url: str, url: str) -> None:
     names = layout.read_header(work_url, "model")["arrays"]
     if objects.read_bytes(objects.open_store(url, read_only=True), layout.ROOT_DOCUMENT) != root:
         layout.check_output_free(url)
-        _store(url, read_arrays(work_url, names), root or b"", beside=work_url)
+        _store(url, read_arrays(work_url, names), root or b"", near=work_url)
 
 
 def read_arrays(url: str, names: list[str]) -> dict[str, AnyArray]:
