@@ -280,7 +280,7 @@ def end_servers() -> None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ask it to end, and give it time to write what it was sent."""
+    """Request its end, and give it time to write what it was sent."""
     assert process.stdin is not None
     process.stdin.close()
     with suppress(subprocess.TimeoutExpired):
