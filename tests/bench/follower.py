@@ -6,8 +6,8 @@ variable, of the data sets in PRIVPIPE_PAPER_DATA with at least 10,000 records, 
 
 Where a message says to ingest with --shuffle, it does, and begins anew: that is a try.
 
-``--noise`` replaces the method that `init` chose by noise (`noisy` of a tiny epsilon), and runs once
-at the limits that `init` wrote: what reveals nothing should pass them.
+``--noise`` replaces the method that `init` chose by noise (`noisy` of a tiny epsilon), and runs
+once at the limits that `init` wrote: what reveals nothing should pass them.
 
 The bar, 14 of 20, is met: 15 are published within the limits, ten of them at the first try. By
 pair, with its limits of advantage and exposure: 0 (.1 / .01), 1 (.1 / .03), 2 (.18 / .1), 3 (.12 /
