@@ -2,7 +2,12 @@
 
 import io
 import os
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import typer
@@ -34,12 +39,43 @@ def main(program: typer.Typer = app) -> None:
     if "--json" in sys.argv and "--help" not in sys.argv:
         from privpipe.command.output import print_document, printing_to_stderr
 
-        with printing_to_stderr():
+        with interrupting(), printing_to_stderr():
             code, answer = _run(program, debug)
         print_document(answer)
     else:
-        code, _ = _run(program, debug)
+        with interrupting():
+            code, _ = _run(program, debug)
     sys.exit(code)
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM or SIGHUP: handled as Ctrl-C is, so that everything is tidied up."""
+
+
+@contextmanager
+def interrupting() -> Iterator[None]:
+    """Turn the signals that end a process at once into an exception, the first time."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    received: list[int] = []
+
+    def end(number: int, frame: FrameType | None) -> None:
+        if not received:
+            received.append(number)
+            raise Terminated(signal.Signals(number).name)
+
+    usual = {}
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        usual[number] = signal.getsignal(number)
+        if usual[number] is not signal.SIG_IGN:  # as nohup wants it
+            signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number, handler in usual.items():
+            # Once the process ends, the rest of its end is not to be disturbed either.
+            signal.signal(number, signal.SIG_IGN if received else handler)
 
 
 def _run(program: typer.Typer, debug: bool) -> tuple[int, Any]:

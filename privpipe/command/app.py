@@ -164,6 +164,10 @@ def _add_command(name: str, about: dict[str, Any]) -> None:
     """
 
     def call(*, as_json: bool = False, **given: Any) -> Any:
+        if about.get("prefect") and not given.get("dry_run"):
+            from privpipe.pipeline.operations.prefect_server import begin_server
+
+            begin_server()
         module, _, function = about["calls"].partition(":")
         work = getattr(import_module(f"privpipe.command.{module}"), function)
         return work(**given, **about.get("fixed", {}))

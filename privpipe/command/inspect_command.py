@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from privpipe.command.ingest_command import describe, describe_gaps, list_counts, say_variables
-from privpipe.command.report_command import diff_attempts, find_release
+from privpipe.command.report_command import diff_attempts
 from privpipe.errors import FormatError, InputError
 from privpipe.numerics.column_change import ColumnChange
+from privpipe.pipeline.runs.configuration_file import find_release
 from privpipe.report.audit_text import read_texts
 from privpipe.report.console import say, say_raw, tabulate
 from privpipe.report.work_bar import showing

@@ -15,7 +15,7 @@ import fsspec
 from privpipe.cluster.estimate import estimate
 from privpipe.errors import FormatError, OptionError, StoreError
 from privpipe.numerics.noise.estimates import Quantity
-from privpipe.pipeline.runs.configuration_file import read_options
+from privpipe.pipeline.runs.configuration_file import find_release, read_options
 from privpipe.pipeline.runs.history import list_differences, read_attempts
 from privpipe.pipeline.stages.report_writing import write_pages
 from privpipe.records.schema import suggest
@@ -133,11 +133,6 @@ def estimate_command(
     say("Estimates are of records within the bounds of the release: clipped ones count as clipped.")
     said = {"of": of, "level": level, "condition": condition, "estimates": rows}
     return {"release": shown(release), **said}
-
-
-def find_release(place: str) -> str:
-    """Where the release is; of a configuration, the one that it writes."""
-    return read_options(place).release.path if place.endswith(".toml") else place
 
 
 def runs_command(release: str) -> dict[str, Any]:

@@ -15,12 +15,11 @@ import fsspec
 
 from privpipe.command.check_command import dry_run_command
 from privpipe.command.output import talking_on_stderr
-from privpipe.command.report_command import find_release
 from privpipe.errors import GateError, OptionError, StoreError
 from privpipe.pipeline.operations.prefect_server import ephemeral_server, prepare_prefect
 from privpipe.pipeline.operations.record_removal import end_exchange
 from privpipe.pipeline.runs.approval import approve_release
-from privpipe.pipeline.runs.configuration_file import read_options, read_time
+from privpipe.pipeline.runs.configuration_file import find_release, read_options, read_time
 from privpipe.pipeline.runs.run import Run
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.runs.trusted_code import confirm_code, remember_code
@@ -77,8 +76,6 @@ def run_command(
         return dry_run_command(config)
     # Before anything is read: the digest is compared when the file is.
     remember_code(trust)
-    # First: Prefect reads its settings when it is imported.
-    prepare_prefect()
     logical_time = read_time(time) if time else None
     times = TimeSpan(read_time(since) if since else None, logical_time)
     options = read_options(config, logical_time)
@@ -88,13 +85,14 @@ def run_command(
         raise OptionError(problem, remedy=remedy, code="audit-options")
     # Code of the user's is confirmed before anything imports it.
     confirm_code(options)
-    checked: Run | None = None
+    watch, checked = Watch(), None
     # Whatever the metadata says is reported in a moment, before Prefect and a cluster start.
     try:
         if options.release.incremental:
             check_growing(options)
         else:
-            checked = replace(check_stage(options), whole_audit=full)
+            with watch.checking(options):
+                checked = replace(check_stage(options), whole_audit=full)
             if workspace.read_state(options.release.path) is None and not exists(
                 options.release.path
             ):
@@ -107,26 +105,26 @@ def run_command(
         # Also of a run that never began: who scheduled it reads the results.
         write_failure(options.release.path, None, error)
         raise
-    return run_flow(options, checked, config, until, times)
+    return run_flow((options, watch, checked), config, until, times)
 
 
 def run_flow(
-    options: RunOptions, checked: Run | None, config: str, until: str, times: TimeSpan
+    ready: tuple[RunOptions, Watch, Run | None], config: str, until: str, times: TimeSpan
 ) -> dict[str, Any]:
     """Run the flow of what was read and checked; `config` is what Prefect shows."""
-    # Prefect reads its settings when it is imported.
+    prepare_prefect()  # Prefect reads its settings when it is imported
     from privpipe.flows.release_flow import handing_over, run_pipeline
 
     try:
         # What was checked is handed over: opened again it could be another collection.
-        with ephemeral_server(), handing_over(options, checked):
+        with ephemeral_server(), handing_over(ready):
             run_pipeline(config, until, times.until, times.since)
     except GateError as error:
-        page = f"{shown(companion_url(options.release.path, 'report'))}/report.html"
+        page = f"{shown(companion_url(ready[0].release.path, 'report'))}/report.html"
         if error.code != "drift":
             say(f"report   {page}  shows what decided", stderr=True)
         raise
-    return read_results(options.release.path)
+    return read_results(ready[0].release.path)
 
 
 def apply_command(
@@ -141,8 +139,7 @@ def apply_command(
         raise OptionError("--stdout needs a file.", remedy="Name a .csv or .parquet file as DEST.")
     release = dest if is_whole else f"{dest.rpartition('.')[0]}.zarr"
     _ = is_whole or is_folder(dest)  # refuses what cannot be written before anything is done
-    prepare_prefect()
-    # After Prefect is prepared: flows import it.
+    prepare_prefect()  # flows import Prefect
     from privpipe.flows.apply_flow import check_application
 
     with talking_on_stderr() if stdout else nullcontext():
@@ -150,7 +147,8 @@ def apply_command(
         options, checked = check_application(model, given, release, vouch)
         # An earlier call has ended, its file included: a scheduler that calls again is right.
         is_done = exists(release) and exists_file(dest)
-        results, n_written = run_flow(options, checked, dest, "publish", TimeSpan()), None
+        ready, n_written = (options, Watch(), checked), None
+        results = run_flow(ready, dest, "publish", TimeSpan())
         if not (is_whole or is_done):
             n_written = export_release(release, dest)
             say(f"export   {shown(dest)}: {n_written:,} records")

@@ -61,20 +61,21 @@ def run_pipeline(
     """
     if "PREFECT__FLOW_RUN_ID" in os.environ:  # started by a worker, which may die
         outlive_reader()
-    options, checked = _HANDED.get() or (read_options(config_path, logical_time), None)
+    given = _HANDED.get() or (read_options(config_path, logical_time), Watch(), None)
+    options, watch, checked = given
     times = TimeSpan(since, logical_time)
-    return run_sealed(release_collection, options, Watch(), until, times, checked)
+    return run_sealed(release_collection, options, watch, until, times, checked)
 
 
-_HANDED: ContextVar[tuple[RunOptions, Run | None] | None] = ContextVar("handed", default=None)
+_HANDED = ContextVar[tuple[RunOptions, Watch, Run | None] | None]("handed", default=None)
 """What the command has read and checked before Prefect started. It is no parameter of the flow:
 parameters are sent to Prefect's server, and a run holds open collections."""
 
 
 @contextmanager
-def handing_over(options: RunOptions, checked: Run | None) -> Iterator[None]:
+def handing_over(ready: tuple[RunOptions, Watch, Run | None]) -> Iterator[None]:
     """Within it the flow takes these in place of reading and checking the file again."""
-    token = _HANDED.set((options, checked))
+    token = _HANDED.set(ready)
     try:
         yield
     finally:
@@ -131,8 +132,9 @@ def _begin(given: RunOptions, watch: Watch, until: str, times: TimeSpan, ready: 
 def _release(options: RunOptions, watch: Watch, until: str, checked: Run | None) -> str:
     """The stages in order. What a stopped run leaves in its workspace the next one resumes."""
     url = options.release.path
-    with watch.stage("check", f"{shown(options.collection.path)}, method {options.method.name}"):
-        checked = checked or stage_tasks.check_task(options)
+    if checked is None:
+        with watch.checking(options):
+            checked = stage_tasks.check_task(options)
     if resume.is_published(options, checked.collection) and not workspace.has_workspace(url):
         watch.say(f"done     {shown(url)} is already published; nothing to do")
         return "nothing to do"

@@ -60,7 +60,8 @@ def say_line(findings: Mapping[str, Any]) -> str:
     """The verdict and whether records are linkable, in at most `MOST_WORDS` words."""
     verdict = str(findings["adversaries"]["verdict"])
     name, what = name_verdict(findings), _name_confidential(findings, verdict)
-    return say("line", verdict=verdict, name=name, what=what, linkable=is_linkable(findings))
+    tried, linkable = bool(findings["adversaries"].get("decisions")), is_linkable(findings)
+    return say("line", verdict=verdict, name=name, what=what, tried=tried, linkable=linkable)
 
 
 def is_linkable(findings: Mapping[str, Any]) -> bool | None:

@@ -7,6 +7,7 @@ Working Party, Opinion 05/2014).
 """
 
 from collections.abc import Mapping
+from decimal import ROUND_CEILING, Context
 from typing import Any
 
 from privpipe.report import audit_text, first_screen, page, release_sections, tables
@@ -105,7 +106,25 @@ def _find_most_exposed(findings: Findings) -> Mapping[str, Any] | None:
     return max(mine, key=lambda row: row["gain_upper"] or 0.0, default=None)
 
 
+def _find_cost(findings: Findings) -> str:
+    """What the adversaries took; a row per score names the seconds of its attack again."""
+    of = ("target", "source", "adversary")
+    table = findings["adversaries"].get("table") or ()
+    spent = {tuple(row[key] for key in of): row.get("seconds") or 0.0 for row in table}
+    if not spent:
+        return ""
+    total, longest = (tables.format_number(found(spent.values())) for found in (sum, max))
+    return f"{len(spent)} attacks took {total} seconds in all, the longest {longest}. "
+
+
+def _round_up(value: float) -> str:
+    """Three digits of a number that is said to be the most."""
+    return str(Context(prec=3, rounding=ROUND_CEILING).create_decimal_from_float(value).normalize())
+
+
 sentences().globals.update(
+    round_up=_round_up,
+    find_cost=_find_cost,
     audit_text=audit_text,
     first_screen=first_screen,
     tables=tables,

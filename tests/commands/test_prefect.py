@@ -40,7 +40,7 @@ import os, signal, sys, time
 from privpipe.pipeline.operations import prefect_server as ours
 ours.prepare_prefect()
 import httpx, psutil, ssl
-url, authority = ours.serve(240)
+_, url, authority, _ = ours.serve(240)
 [server] = [one for one in psutil.Process().children() if ours.is_server(one)]
 def ask():
     with httpx.Client(verify=ssl.create_default_context(cafile=authority), trust_env=False) as c:

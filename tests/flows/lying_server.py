@@ -69,8 +69,10 @@ def describe_block(folder: str) -> dict[str, Any]:
 def main(folder: Path) -> None:
     prepare_prefect()
     make_gift(folder)
-    api, authority = serve(120)
-    real = httpx.Client(verify=ssl.create_default_context(cafile=authority), timeout=60)
+    server = serve(120)
+    api, context = server.url, ssl.create_default_context(cafile=server.authority)
+    user, _, password = server.password.partition(":")
+    real = httpx.Client(verify=context, timeout=60, auth=(user, password))
 
     class Lying(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -101,10 +103,10 @@ def main(folder: Path) -> None:
 
     for method in ("GET", "POST", "PUT", "PATCH", "DELETE"):
         setattr(Lying, f"do_{method}", Lying.answer)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Lying)
-    print(f"http://127.0.0.1:{server.server_port}/api", flush=True)
+    front = ThreadingHTTPServer(("127.0.0.1", 0), Lying)
+    print(f"http://127.0.0.1:{front.server_port}/api", flush=True)
     try:
-        server.serve_forever()
+        front.serve_forever()
     finally:
         end_servers()
 

@@ -72,7 +72,8 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         cluster={"workers": 0},
     )
 
-    def run_flow(options: RunOptions, checked: Any, *_: Any) -> dict[str, Any]:
+    def run_flow(ready: tuple[RunOptions, Watch, Any], *rest: Any) -> dict[str, Any]:
+        options, _, checked = ready
         watch = Watch(PlainConsole(file=io.StringIO()))
         privpipe.flows.release_flow.release_collection(options, watch, checked=checked)
         return {}

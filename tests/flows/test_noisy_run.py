@@ -22,6 +22,7 @@ from privpipe.errors import GuaranteeError, OptionError, PrivpipeError, StoreErr
 from privpipe.numerics.noise.amplification import amplify_by_shuffling
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.resume import begin_or_resume, begin_stage
+from privpipe.pipeline.runs.spend import describe_account
 from privpipe.pipeline.runs.watch import Watch
 from privpipe.pipeline.stages.audit.audit_canaries import audit_canaries
 from privpipe.pipeline.stages.check import check_stage
@@ -407,6 +408,21 @@ def test_audit__a_floor_stands_beside_the_promise(bench: Bench) -> None:
     assert "did not notice it" in missed
     less = {k: v for k, v in found.items() if k != "notices_half"}
     assert "twice" not in say("canaries", found=less)
+
+
+def test_account__of_all_releases_together_is_in_the_findings(bench: Bench) -> None:
+    """The second release of the same records says what both have cost."""
+    key = "limit = 3.0"
+    for name, lost in (("one", 1.0), ("two", 2.0)):
+        bench.use_keys(name)
+        bench.release(name, privacy=key)
+        run = check_stage(read_options(bench.configure(name, privacy=key)))
+        found = describe_account(run)
+        assert found is not None
+        assert (found["epsilon"], found["limit"]) == (lost, 3.0)
+        assert 0 <= (found["delta"] or 0.0) < 1e-40  # of the discrete noise
+    run = check_stage(read_options(bench.configure("three", method="allow_data_bound = true")))
+    assert describe_account(run) is None
 
 
 def test_files__hold_neither_key_nor_noise_nor_a_bounded_record(bench: Bench) -> None:

@@ -153,6 +153,18 @@ def test_run__ended_by_a_signal_leaves_no_process(running: Running, name: str, m
     assert not psutil.wait_procs(family, timeout=10)[1]
 
 
+@pytest.mark.parametrize("running", ["workers = 0"], indirect=True)
+def test_run__that_is_killed_leaves_no_server(running: Running) -> None:
+    """Its server starts with the command, and ends with it where nothing can be tidied up."""
+    running.wait_until(running.servers)
+    family = running.family()
+    running.process.kill()
+    left = psutil.wait_procs(family, timeout=30)[1]
+    for process in left:
+        process.kill()
+    assert not left
+
+
 ANYBODY = ssl.create_default_context()
 """Takes any certificate, as a stranger does."""
 ANYBODY.check_hostname, ANYBODY.verify_mode = False, ssl.CERT_NONE

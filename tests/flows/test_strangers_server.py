@@ -144,7 +144,7 @@ def test_serve__another_user_wins_no_port(
     assert race.stdout is not None
     assert race.stdout.readline() == "ready\n"
     try:
-        url, authority = serve(120)
+        _, url, authority, _ = serve(120)
         port = int(url.removesuffix("/api").rpartition(":")[2])
         owners = certificates.find_owners(port)
         keys = list(authority.parent.glob("*.key"))

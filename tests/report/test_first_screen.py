@@ -87,6 +87,11 @@ def test_line__has_at_most_fifteen_words_whatever_the_names(
     assert len(say_line(found).split()) <= MOST_WORDS
 
 
+def test_line__of_a_run_without_adversaries_says_that_none_ran(findings: dict[str, Any]) -> None:
+    findings["adversaries"] = {"verdict": "unknown", "decisions": []}
+    assert "no adversary ran" in say_line(findings)
+
+
 @pytest.mark.parametrize(
     ("estimate", "lower", "upper", "linkable"),
     [

@@ -54,6 +54,23 @@ def test_sheet__says_the_figures_of_the_audit_and_marks_the_rest(findings: dict[
     assert "&lt;b&gt;The house" in html
 
 
+def test_sheet__says_what_the_account_holds_and_what_adversaries_took(
+    findings: dict[str, Any],
+) -> None:
+    sheet = describe_sheet(findings)
+    assert "promises no epsilon" in entries_of(sheet, 8)["Account"]
+    rows = findings["adversaries"]["table"]
+    spent = {(one["target"], one["source"], one["adversary"]): one["seconds"] for one in rows}
+    said = f"{len(spent)} attacks took {sum(spent.values()):.3g} seconds"
+    assert said in entries_of(sheet, 12)["Knowledge, cost, power"]
+    account = {"epsilon": 2.4412, "delta": 2**-20, "limit": 3.0}
+    said = entries_of(describe_sheet(findings | {"account": account}), 8)["Account"]
+    assert "at most epsilon 2.45 at delta 9.54E-7; the limit is epsilon 3" in said
+    free = {"epsilon": 2.0, "delta": 0.0, "limit": None}
+    said = entries_of(describe_sheet(findings | {"account": free}), 8)["Account"]
+    assert said.endswith("at most epsilon 2; no limit is set")
+
+
 def test_sheet__of_what_was_not_measured_says_so(findings: dict[str, Any]) -> None:
     for key in ("attacks", "utility", "privacy", "release", "gate"):
         findings.pop(key)

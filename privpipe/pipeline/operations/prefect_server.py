@@ -6,14 +6,13 @@ their own: so a server has a password, and beyond this machine TLS.
 
 The server that a run starts for itself is closed to others, ended with the run, and small. Prefect
 would start it as a process on loopback, without a password, and end it only when Python ends in an
-orderly way. Here a signal is an orderly end, requests need a password that only this run knows, and
-its database does not grow for ever.
+orderly way. Here it ends when its run does in whatever way, requests need a password that only this
+run knows, and its database does not grow for ever.
 """
 
 import atexit
 import os
 import secrets
-import signal
 import socket
 import ssl
 import subprocess
@@ -23,11 +22,11 @@ import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from traceback import walk_tb
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 from urllib.parse import urlsplit
 
 import psutil
@@ -46,22 +45,15 @@ NO_OWN_SERVER = (
 )
 """What to do where the server that a run starts for itself does not start or answer."""
 
-REAPERS = ("systemd", "init")
-"""Who inherits the processes of the dead, beside the first process."""
-
 
 def prepare_prefect() -> None:
-    """Set what is not set yet; Prefect's home becomes a private folder of privpipe's own.
-
-    The in-process servers of killed runs, which no one would ever end, are ended.
-    """
+    """Set what is not set yet; Prefect's home becomes a private folder of privpipe's own."""
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
     if "PREFECT_HOME" not in os.environ:
         home = private_home()
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.environ["PREFECT_HOME"] = str(home)
-    end_orphans(os.environ["PREFECT_HOME"])
 
 
 @contextmanager
@@ -98,15 +90,6 @@ def private_home() -> Path:
     return user_data_path("privpipe") / "prefect"
 
 
-def end_orphans(home: str) -> None:
-    """End Prefect's servers that a flow started for itself in this home and did not survive."""
-    for process in servers_in(home):
-        with suppress(psutil.Error, OSError):
-            parent = process.parent()
-            if parent is None or parent.pid == 1 or parent.name() in REAPERS:
-                process.terminate()
-
-
 def servers_in(home: str) -> Iterator[psutil.Process]:
     """Servers that flows of this user started for themselves in a home."""
     for process in psutil.process_iter():
@@ -140,8 +123,31 @@ A socket stays open: should its server die, no one else can listen there while t
 """
 
 
-def serve(time_limit: float) -> tuple[str, Path]:
-    """Start a server on loopback and wait until it answers.
+class _Server(NamedTuple):
+    """One that was started, and may not answer yet."""
+
+    process: subprocess.Popen[bytes]
+    url: str
+    authority: Path
+    password: str
+
+
+_BEGUN: list[_Server] = []
+"""What `begin_server` started and no flow uses yet."""
+
+
+def begin_server() -> None:
+    """Start a run's own server, unless the environment names one; `ephemeral_server` waits for it.
+
+    It takes as long to start as the command needs to load what it runs and to check its options.
+    """
+    prepare_prefect()
+    if not os.environ.get("PREFECT_API_URL"):
+        _BEGUN.append(_begin())
+
+
+def serve(time_limit: float) -> _Server:
+    """Start a server on loopback, if none was begun, and wait until it answers.
 
     Parameters
     ----------
@@ -150,8 +156,9 @@ def serve(time_limit: float) -> tuple[str, Path]:
 
     Returns
     -------
-    url, authority
-        Of its API; file of the authority of its certificate, the one thing that clients trust.
+    server
+        Its API's URL; file of the authority of its certificate, the one thing that clients trust;
+        the password.
 
     Raises
     ------
@@ -159,22 +166,12 @@ def serve(time_limit: float) -> tuple[str, Path]:
         If it does not.
     """
     deadline = time.monotonic() + time_limit
-    # Bound before anything is started: no one else can listen there in between.
-    listener = _OPENED.enter_context(socket.create_server(("127.0.0.1", 0), reuse_port=False))
-    place = Path(_OPENED.enter_context(TemporaryDirectory(prefix="privpipe-server-")))
-    make_certificates(place, days=DAYS)
-    url = f"https://127.0.0.1:{listener.getsockname()[1]}/api"
-    process = _start(listener, place)
-    threading.Thread(target=_refuse_when_dead, args=(process, listener), daemon=True).start()
-    # Last in, first out: by then `end_servers` has given it time to end by itself.
-    _OPENED.callback(process.wait)
-    _OPENED.callback(process.kill)
-    authority = place / "authority.pem"
-    if _wait(process, url, authority, deadline):
-        for key in place.glob("*.key"):  # read by the server; the authority signs no more
+    server = _BEGUN.pop() if _BEGUN else _begin()
+    if _wait(server.process, server.url, server.authority, deadline):
+        for key in server.authority.parent.glob("*.key"):  # read by the server; signs no more
             key.unlink()
-        return url, authority
-    ended = process.poll()
+        return server
+    ended = server.process.poll()
     raise ClusterError(
         f"Prefect's own server did not start within {time_limit:g} s: the machine is slow or busy."
         if ended is None
@@ -182,6 +179,27 @@ def serve(time_limit: float) -> tuple[str, Path]:
         remedy=NO_OWN_SERVER,
         code="prefect",
     )
+
+
+def _begin() -> _Server:
+    """Start one, with a password that only this run knows, unless the user set one."""
+    home = os.environ.get("PREFECT_HOME", "")
+    if home == str(private_home()):
+        drop_database(Path(home))
+    # The server outlives the flow: Prefect sends its last messages at the end.
+    atexit.register(end_servers)
+    # Bound before anything is started: no one else can listen there in between.
+    listener = _OPENED.enter_context(socket.create_server(("127.0.0.1", 0), reuse_port=False))
+    place = Path(_OPENED.enter_context(TemporaryDirectory(prefix="privpipe-server-")))
+    make_certificates(place, days=DAYS)
+    fresh = f"privpipe:{secrets.token_urlsafe(32)}"
+    password = os.environ.get("PREFECT_SERVER_API_AUTH_STRING", fresh)
+    process = _start(listener, place, password)
+    threading.Thread(target=_refuse_when_dead, args=(process, listener), daemon=True).start()
+    for step in (process.wait, process.kill, partial(_end, process)):  # last in, first out
+        _OPENED.callback(step)
+    url = f"https://127.0.0.1:{listener.getsockname()[1]}/api"
+    return _Server(process, url, place / "authority.pem", password)
 
 
 def _refuse_when_dead(process: subprocess.Popen[bytes], listener: socket.socket) -> None:
@@ -194,21 +212,20 @@ def _refuse_when_dead(process: subprocess.Popen[bytes], listener: socket.socket)
         listener.shutdown(socket.SHUT_RDWR)
 
 
-def _start(listener: socket.socket, folder: Path) -> subprocess.Popen[bytes]:
-    """The process, which inherits the socket."""
-    from prefect.settings import get_current_settings
-
+def _start(listener: socket.socket, folder: Path, password: str) -> subprocess.Popen[bytes]:
+    """The process, which inherits the socket, and ends when its standard input does."""
     marks = {
         "PREFECT_UI_ENABLED": "0",
         "PREFECT__SERVER_EPHEMERAL": "1",
         "PREFECT__SERVER_FINAL": "1",
+        "PREFECT_SERVER_API_AUTH_STRING": password,
     }
-    settings = get_current_settings().to_environment_variables(exclude_unset=True)
     number = listener.fileno()
     # -P: no file of the folder that a run is started from is imported in a library's place.
     command = [sys.executable, "-P", str(Path(__file__).with_name("served_prefect.py"))]
     command += ["prefect.server.api.server:create_app", str(number), str(folder)]
-    return subprocess.Popen(command, env={**os.environ, **marks, **settings}, pass_fds=[number])
+    given = {**os.environ, **marks}
+    return subprocess.Popen(command, env=given, pass_fds=[number], stdin=subprocess.PIPE)
 
 
 def _wait(process: subprocess.Popen[bytes], url: str, authority: Path, deadline: float) -> bool:
@@ -230,85 +247,44 @@ LARGEST_BYTES = 64 * 2**20
 """Of the database, about 80 kB for each run. Receipts show progress, not Prefect."""
 
 
-class Terminated(KeyboardInterrupt):
-    """SIGTERM or SIGHUP: handled as Ctrl-C is, so that everything is tidied up."""
-
-
 @contextmanager
 def ephemeral_server() -> Iterator[None]:
     """Run flows: with the server that ``PREFECT_API_URL`` or a profile names, or one's own.
 
-    SIGTERM and SIGHUP interrupt the run as SIGINT does. A server that the run started is gone
-    when the process is; after SIGKILL, when the next run starts.
+    A server that the run started is gone when the process is, however that ends.
     """
-    with _interrupting(), blaming_prefect():
-        home = os.environ.get("PREFECT_HOME", "")
-        if home == str(private_home()):
-            drop_database(Path(home))
+    with blaming_prefect():
         from prefect.context import refresh_global_settings_context
         from prefect.settings import get_current_settings
 
-        if not get_current_settings().api.url:
-            # Both are read when the server starts, and by each of this process's requests.
-            fresh = f"privpipe:{secrets.token_urlsafe(32)}"
-            password = os.environ.setdefault("PREFECT_SERVER_API_AUTH_STRING", fresh)
-            os.environ["PREFECT_API_AUTH_STRING"] = password
-            # The server outlives the flow: Prefect sends its last messages at the end.
-            atexit.register(end_servers)
-            refresh_global_settings_context()
-            ephemeral = get_current_settings().server.ephemeral
-            if ephemeral.enabled:  # else Prefect says that it has no server
-                url, authority = serve(ephemeral.startup_timeout_seconds)
-                os.environ |= {
-                    "PREFECT_API_URL": url,
-                    "PREFECT_API_SSL_CERT_FILE": str(authority),
-                    # A setting of the user may say 1: then anyone could answer.
-                    "PREFECT_API_TLS_INSECURE_SKIP_VERIFY": "0",
-                }
-                refresh_global_settings_context()
-        else:
+        ephemeral = get_current_settings().server.ephemeral
+        if get_current_settings().api.url:
             guard_address(get_current_settings().api.url or "")
+        elif ephemeral.enabled:  # else Prefect says that it has no server
+            server = serve(ephemeral.startup_timeout_seconds)
+            os.environ |= {
+                "PREFECT_API_URL": server.url,
+                "PREFECT_API_AUTH_STRING": server.password,
+                "PREFECT_API_SSL_CERT_FILE": str(server.authority),
+                # A setting of the user may say 1: then anyone could answer.
+                "PREFECT_API_TLS_INSECURE_SKIP_VERIFY": "0",
+            }
+            refresh_global_settings_context()
         refuse_stored_results()
         yield
 
 
-@contextmanager
-def _interrupting() -> Iterator[None]:
-    """Turn the signals that end a process at once into an exception, the first time."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    received: list[int] = []
-
-    def end(number: int, frame: FrameType | None) -> None:
-        if not received:
-            received.append(number)
-            raise Terminated(signal.Signals(number).name)
-
-    usual = {}
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        usual[number] = signal.getsignal(number)
-        if usual[number] is not signal.SIG_IGN:  # as nohup wants it
-            signal.signal(number, end)
-    try:
-        yield
-    finally:
-        for number, handler in usual.items():
-            # Once the process ends, the rest of its end is not to be disturbed either.
-            signal.signal(number, signal.SIG_IGN if received else handler)
-
-
 def end_servers() -> None:
     """End the servers of this process, one that is just starting included."""
-    with suppress(psutil.Error):
-        servers = [child for child in psutil.Process().children() if is_server(child)]
-        for server in servers:
-            with suppress(psutil.Error):
-                server.send_signal(signal.SIGUSR1)  # others reach the whole group; see there
-        for server in psutil.wait_procs(servers, timeout=ENDING)[1]:
-            with suppress(psutil.Error):
-                server.kill()
     _OPENED.close()
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Request its end, and give it time to write what it was sent."""
+    assert process.stdin is not None
+    process.stdin.close()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(ENDING)
 
 
 def drop_database(home: Path, largest: int = LARGEST_BYTES) -> None:

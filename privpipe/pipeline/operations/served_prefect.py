@@ -9,12 +9,14 @@ import os
 import signal
 import socket
 import sys
+import threading
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 
 def main(application: str, number: str, folder: str) -> None:
-    """Serve until the run that started it says so, or is gone.
+    """Serve until standard input ends: its other end is the run's, and closed when that ends.
 
     A signal to the whole group (Ctrl-C, ``timeout``, systemd) reaches server and run alike. Were
     the server the first to end, the run would wait for it at each last message, half an hour.
@@ -28,14 +30,19 @@ def main(application: str, number: str, folder: str) -> None:
     folder
         Holds the certificate and its key, which are read once.
     """
-    import uvicorn
+    for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(one, signal.SIG_IGN)
+    started: list[Any] = []
+    threading.Thread(target=_end_with_the_run, args=(started,), daemon=True).start()
+    from prefect.settings import get_current_settings
 
-    run = os.getppid()
+    if get_current_settings().api.url:  # a profile's: the run uses that one
+        return
+    import uvicorn
 
     class Server(uvicorn.Server):
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-            if os.getppid() != run:
-                super().handle_exit(sig, frame)
+            """Nothing: the run decides."""
 
     place = Path(folder)
     config = uvicorn.Config(
@@ -48,9 +55,17 @@ def main(application: str, number: str, folder: str) -> None:
     )
     # Of its true family: uvicorn's own --fd calls it a Unix socket, and asyncio then leaves Nagle's
     # algorithm on, which delays each small answer by 40 ms.
-    server = Server(config)
-    signal.signal(signal.SIGUSR1, lambda *_: setattr(server, "should_exit", True))
+    started.append(server := Server(config))
     server.run(sockets=[socket.socket(fileno=int(number))])
+
+
+def _end_with_the_run(started: list[Any]) -> None:
+    """Wait for the end of the run; a server that serves ends in order."""
+    sys.stdin.buffer.read()
+    for server in started:
+        server.should_exit = True
+    if not started:
+        os._exit(0)
 
 
 if __name__ == "__main__":

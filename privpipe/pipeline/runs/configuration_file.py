@@ -299,3 +299,8 @@ def fill_time(path: str, time: datetime | None) -> str:
         remedy = "Give --time, as 2026-11-22T06:00:00Z; a scheduled run has its schedule's."
         raise OptionError(problem, remedy=remedy, code="logical-time")
     return path.replace(PLACE, time.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ"))
+
+
+def find_release(place: str) -> str:
+    """Where the release is; of a configuration, the one that it writes."""
+    return read_options(place).release.path if place.endswith(".toml") else place

@@ -160,6 +160,26 @@ def reserve_loss(
         raise
 
 
+def describe_account(run: Run) -> dict[str, float | None] | None:
+    """What the records of a run have lost by now in all releases, and the limit.
+
+    None where the method promises no epsilon, so that nothing is counted.
+    """
+    if run.options.method.consumes() is None:
+        return None
+    account, privacy = run.open_account(), run.options.privacy
+    delta = privacy.most_delta or accounts.MOST_DELTA
+    parts = (
+        *run.collection.schema_of_records.partitions,
+        *run.training.schema_of_records.partitions,
+    )
+    lost = [account.read_joined(digest) for digest in {part.digest for part in parts}]
+    worst = max(lost, key=lambda one: min(one.epsilon, one.compose(delta)))
+    composed = worst.compose(delta)
+    at = delta if composed < worst.epsilon else worst.delta
+    return {"epsilon": min(composed, worst.epsilon), "delta": at, "limit": privacy.most_epsilon}
+
+
 def _has_written(plan: ReleasePlan) -> bool:
     """Whether any chunk is there, with or without a receipt, or had one before it was removed."""
     # Two traces, since a chunk is written before its receipt, and the chunks of a refused release

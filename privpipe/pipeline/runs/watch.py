@@ -10,7 +10,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime
 from threading import Event as Flag
 from threading import RLock, Thread
@@ -24,10 +24,12 @@ from privpipe.cluster.executors.executor import Event, Executor
 from privpipe.cluster.workers.progress import Progress, find_stage
 from privpipe.errors import PrivpipeError, printable
 from privpipe.pipeline.runs.run import now
+from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.runs.tracing import open_span
 from privpipe.report.console import PlainConsole
 from privpipe.report.work_bar import WorkBar
 from privpipe.store.access import objects
+from privpipe.store.access.location import shown
 from privpipe.store.arrays.layout import companion_url
 
 SHOW_EVERY = 0.5
@@ -150,6 +152,12 @@ class Watch:
         line = Text(f"{name:8s} {printable(what)}  ")
         self.log(f"{line.plain}{spent:.1f} s")
         self.console.print(line.append(f"{spent:.1f} s", "dim"))
+
+    def checking(self, options: RunOptions) -> AbstractContextManager[None]:
+        """The stage that comes first, and is shown before Prefect and a cluster start."""
+        what = f"{shown(options.collection.path)}, method {options.method.name}"
+        self._change(release=options.release.path.rstrip("/").rpartition("/")[2])
+        return self.stage("check", what)
 
     def say(self, *lines: str, style: str | None = None) -> None:
         """Print lines."""

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from scipy import stats
+from scipy.special import stdtrit
 
 from privpipe.attacks.equal_noise import score_least_squares
 from privpipe.errors import OptionError
@@ -26,7 +26,7 @@ SPLITS, MOST, DRAWS = 5, 4_000, 4
 EPSILONS = [round(float(one), 2) for one in np.geomspace(0.25, 20.0, 16)]
 """That are tried for a score; beyond the last one nothing is called a promise."""
 
-HALF = float(stats.t.ppf(0.975, SPLITS - 1)) * math.sqrt(1 / SPLITS + 1)
+HALF = float(stdtrit(SPLITS - 1, 0.975)) * math.sqrt(1 / SPLITS + 1)
 """Deviations of a score between splits in half of its interval: splits share records (Nadeau and
 Bengio 2003, Inference for the Generalization Error)."""
 

@@ -20,6 +20,7 @@ from privpipe.errors import GuaranteeError, InputError
 from privpipe.numerics.moments import Coding
 from privpipe.pipeline.runs.earlier import find_differences
 from privpipe.pipeline.runs.run import Cleaned, Run, Trained, find_attack_options
+from privpipe.pipeline.runs.spend import describe_account
 from privpipe.pipeline.stages.audit.audit_attacks import attack_release
 from privpipe.pipeline.stages.audit.audit_canaries import audit_canaries
 from privpipe.pipeline.stages.audit.audit_places import audit_places, is_constant
@@ -197,6 +198,7 @@ def _audit(run: Run, trained: Trained, cleaned: Cleaned, executor: Executor) -> 
         **attack_release(run, trained, plan, executor),
         "places": audit_places(run, trained, plan),
         "canaries": audit_canaries(run),
+        "account": describe_account(run),
         "training": describe_training(run),
     }
 

@@ -32,6 +32,7 @@ from privpipe.errors import InputError
 from privpipe.numerics.moments import CoMoments, name_targets
 from privpipe.pipeline.runs.earlier import find_named_surrogates
 from privpipe.pipeline.runs.run import MOST_RECORDS, Run, Trained, find_attack_options
+from privpipe.pipeline.runs.spend import describe_account
 from privpipe.pipeline.stages.audit.audit_canaries import audit_canaries
 from privpipe.pipeline.stages.audit.judged_records import attack_variables, report_nothing
 from privpipe.protocols import FloatArray
@@ -105,6 +106,7 @@ def audit_surrogates(
             ],
         },
         "canaries": audit_canaries(run),
+        "account": describe_account(run),
         "adversaries": _join(
             found, record_decisions.decide_records(attacks, controls, options, promised)
         ),
