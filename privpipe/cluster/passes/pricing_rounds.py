@@ -196,6 +196,12 @@ class ClusterPricing:
         self.executor.listener(Event("price_columns", "advances", 1, "rounds"))
         return prices
 
+    @property
+    def n_threads(self) -> int:
+        """Threads of workers; 0 where all is done in this process."""
+        alone = type(self.executor) is Executor or self.place == "inline"
+        return 0 if alone else max(1, self.executor.measure().n_threads)
+
     def spread(self, solve: Callable[[Any], Any], problems: Sequence[Any]) -> list[Any]:
         """Solve problems that know nothing of one another, each a task of its own, in order."""
         tasks = {f"{next(_ROUNDS):06d}": (one,) for one in problems}

@@ -2,11 +2,13 @@
 
 import math
 import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from typing import Any, ClassVar
 
 import numpy as np
+import scipy.sparse as sp
 from scipy.special import entr
 
 from privpipe.capabilities import Preview
@@ -15,7 +17,7 @@ from privpipe.fitted_names import keep_names
 from privpipe.numerics.mapping.held_out_information import expect_held_out_bound
 from privpipe.numerics.mapping.problem.pair_pricing import PriceOracle
 from privpipe.numerics.mapping.problem.programme import measure_information
-from privpipe.numerics.mapping.problem.search_progress import read_clock
+from privpipe.numerics.mapping.problem.search_progress import Deadline, waiting
 from privpipe.protocols import FloatArray, IntArray, Method, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards, check_unweighted, say_incomplete
 from privpipe.sanitizers.grounds import read_grounds, refuse_dependent, say_grounds
@@ -106,17 +108,18 @@ def assure_each_variable(
 
 
 def _solve(
-    law: assurance.CountedLaw, codes: IntArray, options: PrivacyMappingOptions, price: Any
-) -> tuple[SparseMapping, SparseMapping, str]:
-    """The mapping of the options for a law, and that of its programme before symbols are charged.
-
-    And what its search has not reached, in a sentence; empty where it has.
-    """
+    law: assurance.CountedLaw,
+    codes: IntArray,
+    options: PrivacyMappingOptions,
+    price: PriceOracle | None,
+    deadline: Deadline,
+) -> tuple[SparseMapping, SparseMapping]:
+    """The mapping of the options for a law, and that of its programme before symbols are charged."""
     joint, n_records = law.joint, (law.fitted.n_records, law.fresh.n_records)
     more: dict[str, Any] = {
         "distortion_budget": options.distortion_budget,
         "gap": options.gap,
-        "max_seconds": np.inf if options.max_seconds is None else options.max_seconds,
+        "max_seconds": deadline.left,
         "unseen": options.unseen,
         "price": price,
     }
@@ -124,54 +127,85 @@ def _solve(
     if (budgets := options.information_budgets) is not None:
         more |= {"private": law.private, "information_budgets": budgets}
         found = solve_budgeted_mapping(*args, **more)
-        return found, found, ""
+        return found, found
     limits = options.max_posterior_odds, options.max_leakage
     if limits != (None, None):
         more |= dict(zip(("max_posterior_odds", "max_leakage"), limits, strict=True))
         found = solve_constrained_mapping(*args, **more)
-        return found, found, ""
-    began, short = read_clock(), ""
+        return found, found
     found = solve_privacy_mapping(*args, solver=options.solver, **more)
-    if options.solver != "auto":
-        return found, found, ""
-    if found.stopped in ("time limit", "no further progress") and found.gap > options.gap:
-        short = say_grounds("search_stopped", found=found, gap=options.gap)
-    if not min(n_records):
-        return found, found, short
+    # Charging without time for a set would learn nothing.
+    if options.solver != "auto" or not min(n_records) or deadline.left < _TOO_LITTLE * deadline.seconds:
+        return found, found
     prior = assurance.find_prior(joint.sum(axis=1) * n_records[0], len(joint))
     charged = charge_symbols(
         found,
         joint,
         lambda mapping: expect_held_out_bound(joint, mapping, prior, *n_records),
         gap=options.gap,
-        max_seconds=more["max_seconds"] - (read_clock() - began),
+        max_seconds=deadline.left,
     )
-    return charged, found, short
+    return charged, found
+
+
+Shortcomings = dict[str, tuple[float, str]]
+"""What is to be warned of, by the name of its sentence: how bad it is, and in words."""
 
 
 def _fit_law(
-    law: assurance.CountedLaw, options: PrivacyMappingOptions, price: PriceOracle | None = None
-) -> tuple[SparseMapping, str]:
-    """The mapping that the fitted records choose, as the others judge it; see `_solve`."""
+    timed: tuple[assurance.CountedLaw, float],
+    options: PrivacyMappingOptions,
+    price: PriceOracle | None = None,
+) -> tuple[SparseMapping, Shortcomings]:
+    """The mapping that the fitted records choose within seconds, as the others judge it."""
+    law, deadline = timed[0], Deadline(timed[1])
     joint, codes = prepare_joint(law.fitted, options, law.private)
-    found, solved, short = _solve(law := replace(law, joint=joint), codes, options, price)
+    law = replace(law, joint=joint)
+    early = deadline if timed[1] == np.inf else _keep_back_promise(law, len(codes), options, deadline)
+    found, solved = _solve(law, codes, options, price, early)
     how = assurance.assure_mapping if options.information_budgets is None else assure_each_variable
     assured = how(found, law, confidence=options.confidence, held_out=options.held_out)
     assurance.check_target(assured, solved, law, options.wanted_information, options.held_out)
+    short = Shortcomings()
+    said, budget = dict(assured.guarantee.parameters), found.distortion_budget
+    if (spent := said["plug_in_distortion"]) > max(budget, found.distortion):
+        short["joined_profiles"] = spent, say_grounds("joined_profiles", spent=spent, budget=budget)
     most = float(assured.guarantee.number or 0.0)
     entropy = float(entr(joint.sum(axis=1)).sum())
     if most >= entropy > 0 and law.fresh.n_records and not law.schema.groups:
-        short = f"{say_grounds('vacuous_bound', most=most, entropy=entropy)} {short}".rstrip()
-    spent = dict(assured.guarantee.parameters)["plug_in_distortion"]
-    budget = found.distortion_budget
-    if spent > max(budget, found.distortion):
-        short = f"{say_grounds('joined_profiles', spent=spent, budget=budget)} {short}".rstrip()
+        short["vacuous_bound"] = most, say_grounds("vacuous_bound", most=most, entropy=entropy)
+    gap = solved.gap
+    if (widest := options.information_budgets) is not None:
+        gap = max(widest) * (said["budget_share_at_most"] - said["budget_share_at_least"])
+    if gap > options.gap and not {"gap reached", "perfect privacy"} & {*solved.stopped.split(", ")}:
+        words = say_grounds("search_stopped", ended=solved.stopped, off=gap, gap=options.gap)
+        short["search_stopped"] = gap, words
     return assured, short
 
 
+def _keep_back_promise(
+    law: assurance.CountedLaw, n_symbols: int, options: PrivacyMappingOptions, deadline: Deadline
+) -> Deadline:
+    """The deadline of the search: what the promise will take is forecast and kept back.
+
+    By fitted records alone, since the mapping must be no function of the others.
+    """
+    prepared, n = deadline.spent, (law.fitted.n_records, law.fresh.n_records)
+    prior = assurance.find_prior(law.joint.sum(axis=1) * n[0], len(law.joint))
+    if min(n):
+        expect_held_out_bound(law.joint, sp.eye_array(n_symbols, format="csc"), prior, *n)
+    # It looks profiles up as the joint did, and bounds what it found.
+    one = prepared + _BOUNDS * (deadline.spent - prepared)
+    several = options.information_budgets is not None
+    return deadline.keep_back(one * (1 + len(options.private) if several else 1))
+
+
 def _fit_strata(
-    law: assurance.CountedLaw, options: PrivacyMappingOptions, price: PriceOracle | None
-) -> tuple[StratifiedMapping, str]:
+    law: assurance.CountedLaw,
+    options: PrivacyMappingOptions,
+    price: PriceOracle | None,
+    deadline: Deadline,
+) -> tuple[StratifiedMapping, Shortcomings]:
     """A mapping for each value of the last attribute, within the budget and with a promise."""
     by, whole = law.schema.attributes[-1], law.fitted.merge(law.fresh)
     table, strata, _ = profiles.make_joint(whole.without(slice(-1)), law.private)
@@ -186,16 +220,48 @@ def _fit_strata(
     assurance.refuse_small(law, [not one.fitted.n_records for one in laws], options.held_out)
     share = 1 - (1 - options.confidence) / (len(strata) + 1)
     fit = partial(_fit_law, options=replace(options, confidence=share))
-    spread = getattr(price, "spread", None)
-    found = [fit(one) for one in laws] if spread is None else spread(fit, laws)
-    maps, said = zip(*found, strict=True)
+    maps, short = zip(*_fit_each(fit, laws, price, deadline), strict=True)
     if law.fresh.n_records:  # else nothing is judged, by choice
         most = math.log(law.n_private)
         assurance.refuse_small(law, [m.guarantee.number >= most for m in maps], options.held_out)
     guarantee = assurance.promise_strata(maps, strata[:, 0], by, table, options.confidence)
-    return StratifiedMapping(strata[:, 0].copy(), maps, guarantee), max(said)
+    worst = Shortcomings()
+    for name in dict.fromkeys(name for one in short for name in one):
+        off = [one[name] for one in short if name in one]
+        how_many = say_grounds("of_strata", n=len(off), k=len(strata), by=by.name)
+        worst[name] = max(off)[0], f"{max(off)[1]} {how_many}"
+    return StratifiedMapping(strata[:, 0].copy(), maps, guarantee), worst
 
 
+def _fit_each(
+    fit: Callable[[tuple[assurance.CountedLaw, float]], tuple[SparseMapping, Shortcomings]],
+    laws: Sequence[assurance.CountedLaw],
+    price: PriceOracle | None,
+    deadline: Deadline,
+) -> list[tuple[SparseMapping, Shortcomings]]:
+    """Fit all within one deadline: each has its part by its profiles, and what others left."""
+    sizes = np.array([len(one.fitted.keys) for one in laws], float)
+    order, found = np.argsort(sizes, kind="stable").tolist(), dict[int, Any]()
+    if n_threads := getattr(price, "n_threads", 0):
+        order.reverse()
+        loads = np.zeros(n_threads)
+        for k in order:  # as they will be taken: the largest first, each by whoever is free
+            loads[loads.argmin()] += sizes[k]
+        tasks = [(laws[k], deadline.left * float(sizes[k] / loads.max())) for k in order]
+        with waiting():
+            found = dict(zip(order, price.spread(fit, tasks), strict=True))  # type: ignore
+    else:
+        # What small ones do not need passes on to large ones.
+        for at, k in enumerate(order):
+            share = float(sizes[k] / sizes[order[at:]].sum())
+            found[k] = fit((laws[k], deadline.left * share))
+    return [found[k] for k in range(len(laws))]
+
+
+# Of one expected bound: what a promise takes, beside looking profiles up.
+_BOUNDS = 2.5
+# Of a limit.
+_TOO_LITTLE = 0.05
 # `check` answers while somebody waits; a coarser gap would do for a forecast.
 _FORECAST_SECONDS = 20.0
 
@@ -285,9 +351,15 @@ def fit_privacy_mapping(
             )
     say_incomplete(counts.n_left_out, counts.n_records + counts.n_left_out, "private")
     law = assurance.CountedLaw(np.empty((0, 0)), private, fitted, fresh, shards.schema)
-    found, short = (_fit_law if options.by is None else _fit_strata)(law, options, price)
+    found: SparseMapping | StratifiedMapping
+    seconds = np.inf if options.max_seconds is None else options.max_seconds
+    if options.by is None:
+        found, short = _fit_law((law, seconds), options, price)
+    else:
+        found, short = _fit_strata(law, options, price, Deadline(seconds))
     if short:
-        warnings.warn(short, PrivacyWarning, stacklevel=3)
+        text = " ".join(words for _, words in short.values())
+        warnings.warn(text, PrivacyWarning, stacklevel=3)
     if shards.schema.groups:
         if isinstance(found, StratifiedMapping):
             found = replace(found, maps=tuple(map(_without_bound, found.maps)))

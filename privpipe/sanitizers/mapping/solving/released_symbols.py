@@ -16,10 +16,15 @@ import scipy.sparse as sp
 
 from privpipe.numerics.mapping.mapping_search import search_mapping
 from privpipe.numerics.mapping.problem.programme import CodeDistance, MappingProblem, MatrixDistance
-from privpipe.numerics.mapping.problem.search_progress import read_clock
+from privpipe.numerics.mapping.problem.search_progress import Deadline
 from privpipe.protocols import FloatArray, IntArray
 from privpipe.sanitizers.mapping.alphabet import prepare_alphabet
-from privpipe.sanitizers.mapping.solving.solve import certify_plan, list_columns
+from privpipe.sanitizers.mapping.solving.solve import (
+    certify_plan,
+    forecast_certificate,
+    list_columns,
+    read_start,
+)
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 
 # From one number of symbols to the next: the expected bound is flat about its least.
@@ -52,7 +57,7 @@ def charge_symbols(
     gap
         Target of the certified gap within each set of symbols, nats.
     max_seconds
-        After which no other set is begun.
+        Of all of it, the certificate included.
 
     Returns
     -------
@@ -62,26 +67,34 @@ def charge_symbols(
     """
     if mapping.stopped in ("perfect privacy", "nothing to hide"):
         return mapping
-    began, best, least = read_clock(), mapping, expect_bound(mapping.mapping)
+    deadline, best, least = Deadline(max_seconds), mapping, expect_bound(mapping.mapping)
+    one = deadline.spent
     kind, budget = mapping.distortion_kind, mapping.distortion_budget
     alphabet = prepare_alphabet(joint, mapping.codes, kind, budget)
     problem = alphabet.problem
+    if max_seconds < math.inf:  # its potentials stay
+        duals = read_start(alphabet, mapping)
+        deadline = deadline.keep_back(one + forecast_certificate(alphabet, duals, max_seconds))
     heaviest = np.argsort(-problem.mass, kind="stable")
     size, worse = min(problem.n_columns, _MOST_PAIRS / problem.n_columns / _STEP), 0
     while worse <= _WORSE:
         size *= _STEP
-        left = max_seconds - (read_clock() - began)
-        if size < 2 or left <= 0:
+        if size < 2 or deadline.is_over:
             break
-        found = _solve_within(problem, np.sort(problem.stay[heaviest[: int(size)]]), gap, left)
+        chosen = np.sort(problem.stay[heaviest[: int(size)]])
+        found = _solve_within(problem, chosen, gap, deadline.left)
         if found is None:
             break
         expected = expect_bound(ordered := _in_order(alphabet.order, found))
         worse = 0 if expected < least else worse + 1
         if expected < least:
             least = expected
-            best = replace(mapping, **list_columns(ordered), stopped="symbols charged")
-    return mapping if best is mapping else certify_plan(alphabet, best, gap)
+            best = replace(mapping, **list_columns(ordered))
+    ended = [mapping.stopped, *["symbols charged"] * (best is not mapping)]
+    # One reason must not hide another.
+    ended += ["time limit"] * (deadline.is_over and mapping.stopped != "time limit")
+    found = mapping if best is mapping else certify_plan(alphabet, best, gap)
+    return replace(found, stopped=", ".join(ended))
 
 
 def _solve_within(
