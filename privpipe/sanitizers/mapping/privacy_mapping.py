@@ -99,10 +99,15 @@ def assure_each_variable(
         numbers[f"{column.name}_plug_in"] = nats
         numbers[f"{column.name}_at_most"] = float(alone.number or 0.0)
         words.append(f"{assurance.round_up(float(alone.number or 0.0))} about {column.name}")
-    joint_number = assurance.round_up(float(whole.guarantee.number or 0.0))
-    level = f"{confidence:.4g}".removeprefix("0")
-    each = f"with confidence {level} about the law of these records at most {', '.join(words)}"
-    statement = f"{each} and {joint_number} nats about all of them together"
+    statement = say_grounds(
+        "budgets_statement",
+        level=f"{confidence:.4g}".removeprefix("0"),
+        each=", ".join(words),
+        whole=assurance.round_up(float(whole.guarantee.number or 0.0)),
+        numbers=numbers,
+        ended=mapping.stopped,
+        unbounded=assurance.say_unbounded(numbers),
+    )
     guarantee = replace(whole.guarantee, parameters=tuple(numbers.items()), statement=statement)
     return replace(whole, guarantee=guarantee)
 
@@ -114,8 +119,7 @@ def _solve(
     price: PriceOracle | None,
     deadline: Deadline,
 ) -> tuple[SparseMapping, SparseMapping]:
-    """The mapping of the options for a law, and that of its programme before symbols are charged."""
-    joint, n_records = law.joint, (law.fitted.n_records, law.fresh.n_records)
+    """The mapping of the options for a law, and the same before symbols are charged."""
     more: dict[str, Any] = {
         "distortion_budget": options.distortion_budget,
         "gap": options.gap,
@@ -123,7 +127,7 @@ def _solve(
         "unseen": options.unseen,
         "price": price,
     }
-    args = (joint, codes, options.distortion)
+    args = (law.joint, codes, options.distortion)
     if (budgets := options.information_budgets) is not None:
         more |= {"private": law.private, "information_budgets": budgets}
         found = solve_budgeted_mapping(*args, **more)
@@ -134,18 +138,21 @@ def _solve(
         found = solve_constrained_mapping(*args, **more)
         return found, found
     found = solve_privacy_mapping(*args, solver=options.solver, **more)
-    # Charging without time for a set would learn nothing.
-    if options.solver != "auto" or not min(n_records) or deadline.left < _TOO_LITTLE * deadline.seconds:
+    n_records = law.fitted.n_records, law.fresh.n_records
+    if options.solver != "auto" or not min(n_records):
         return found, found
-    prior = assurance.find_prior(joint.sum(axis=1) * n_records[0], len(joint))
-    charged = charge_symbols(
-        found,
-        joint,
-        lambda mapping: expect_held_out_bound(joint, mapping, prior, *n_records),
-        gap=options.gap,
-        max_seconds=deadline.left,
-    )
-    return charged, found
+    # The first expected bound would take what is left.
+    left = deadline.left if deadline.left >= _TOO_LITTLE * deadline.seconds else 0.0
+    expect = _expect_from(law.joint, *n_records)
+    return charge_symbols(found, law.joint, expect, gap=options.gap, max_seconds=left), found
+
+
+def _expect_from(
+    joint: FloatArray, n_fitted: float, n_fresh: float
+) -> Callable[[sp.csc_array], float]:
+    """What the bound of a mapping will be about, nats."""
+    prior = assurance.find_prior(joint.sum(axis=1) * n_fitted, len(joint))
+    return lambda mapping: expect_held_out_bound(joint, mapping, prior, n_fitted, n_fresh)
 
 
 Shortcomings = dict[str, tuple[float, str]]
@@ -161,7 +168,9 @@ def _fit_law(
     law, deadline = timed[0], Deadline(timed[1])
     joint, codes = prepare_joint(law.fitted, options, law.private)
     law = replace(law, joint=joint)
-    early = deadline if timed[1] == np.inf else _keep_back_promise(law, len(codes), options, deadline)
+    early = (
+        deadline if timed[1] == np.inf else _keep_back_promise(law, len(codes), options, deadline)
+    )
     found, solved = _solve(law, codes, options, price, early)
     how = assurance.assure_mapping if options.information_budgets is None else assure_each_variable
     assured = how(found, law, confidence=options.confidence, held_out=options.held_out)
@@ -191,9 +200,8 @@ def _keep_back_promise(
     By fitted records alone, since the mapping must be no function of the others.
     """
     prepared, n = deadline.spent, (law.fitted.n_records, law.fresh.n_records)
-    prior = assurance.find_prior(law.joint.sum(axis=1) * n[0], len(law.joint))
     if min(n):
-        expect_held_out_bound(law.joint, sp.eye_array(n_symbols, format="csc"), prior, *n)
+        _expect_from(law.joint, *n)(sp.eye_array(n_symbols, format="csc"))
     # It looks profiles up as the joint did, and bounds what it found.
     one = prepared + _BOUNDS * (deadline.spent - prepared)
     several = options.information_budgets is not None
@@ -262,6 +270,8 @@ def _fit_each(
 _BOUNDS = 2.5
 # Of a limit.
 _TOO_LITTLE = 0.05
+# Of the records to be released: with more the mapping was learned from others.
+_MANY_NEW = 0.05
 # `check` answers while somebody waits; a coarser gap would do for a forecast.
 _FORECAST_SECONDS = 20.0
 
@@ -418,6 +428,11 @@ class ProfileForecast:
         Training records that bring the bound down to it; None where no number does.
     has_subjects
         Whether several records may be of one person, and so no bound is promised.
+    n_new
+        Of the unseen those whose profile no training record has, however rare.
+    most, entropy
+        About what will be promised of the value of fewest records, and what its private values
+        hold in all, nats; None where nothing is promised.
     """
 
     about: ClassVar[str] = "profiles"
@@ -431,6 +446,9 @@ class ProfileForecast:
     wanted_information: float | None = None
     n_needed: float | None = None
     has_subjects: bool = False
+    n_new: int = 0
+    most: float | None = None
+    entropy: float = 0.0
 
     def describe(self) -> str:
         """In words, counts alone."""
@@ -443,9 +461,15 @@ class ProfileForecast:
             said += ', and unseen = "refuse" will stop the run at the first of them'
         elif self.n_unseen:
             said += ': each is treated as the nearest known one (unseen = "nearest")'
+        if (new := self.n_new / max(1, self.n_records)) > _MANY_NEW:
+            said += f". {say_grounds('many_new', new=new)}"
         if self.has_subjects:
             none = read_grounds()["promises"]["dependent"]["statement"]
             return f"{said}. {none.capitalize()}."
+        if self.most is not None:
+            useless = self.most >= self.entropy > 0
+            name = "promise_forecast_vacuous" if useless else "promise_forecast"
+            said += f". {say_grounds(name, most=self.most, entropy=self.entropy)}"
         if self.wanted_information is None:
             return f"{said}."
         target = f"{said}. A bound of {self.wanted_information:g} nats"
@@ -470,30 +494,51 @@ def _forecast(preview: Preview, options: PrivacyMappingOptions) -> ProfileForeca
     if options.by is not None:
         codes = np.column_stack([codes, np.repeat(values, [len(law[1]) for law in laws])])
     table = preview.read_attributes()
-    # Profiles come first: the records whose profile occurs among these first rows are known.
-    both = np.concatenate([codes, table])
-    _, first, place = np.unique(both, axis=0, return_index=True, return_inverse=True)
-    n_unseen = int((first[place.ravel()[len(codes) :]] >= len(codes)).sum())
     found = ProfileForecast(
-        len(codes), fitted.n_records, len(table), n_unseen, preview.is_whole, options.unseen
+        len(codes),
+        fitted.n_records,
+        len(table),
+        _count_unknown(codes, table),
+        preview.is_whole,
+        options.unseen,
+        n_new=_count_unknown(fitted.keys[:, : fitted.n_attributes], table),
+        has_subjects=preview.has_subjects,
     )
-    found = replace(found, has_subjects=preview.has_subjects)
-    if (target := options.wanted_information) is None:
+    judging = max(options.held_out, preview.held_out)
+    if preview.has_subjects or not judging:
         return found
-    # The value of the fewest records needs the most of all records.
+    # The value of the fewest records needs the most of all records, and is promised the least.
     fewest = min(range(len(parts)), key=lambda k: parts[k].n_records)
-    joint, known = laws[fewest]
+    (joint, known), share = laws[fewest], parts[fewest].n_records / fitted.n_records
+    entropy = float(entr(joint.sum(axis=1)).sum())
+    target, deadline = options.wanted_information, Deadline(_FORECAST_SECONDS)
+    gap = max(options.gap, 0.1 * (target or entropy))
     mapping = solve_privacy_mapping(
         joint,
         known,
         options.distortion,
         distortion_budget=options.distortion_budget,
-        gap=max(options.gap, 0.1 * target),
-        max_seconds=_FORECAST_SECONDS,
+        gap=gap,
+        max_seconds=deadline.left,
     )
+    n_records = share * (preview.n_training or fitted.n_records / (1 - judging))
+    expect = _expect_from(joint, (1 - judging) * n_records, judging * n_records)
+    charged = charge_symbols(mapping, joint, expect, gap=gap, max_seconds=deadline.left)
+    # A promise is at most what the private values could hold, whatever the records.
+    most = min(expect(charged.mapping), math.log(max(2, len(joint))))
+    found = replace(found, most=most, entropy=entropy)
+    if target is None:
+        return found
     needed = assurance.forecast_needed(mapping.mapping, joint, target, options.held_out)
-    share = parts[fewest].n_records / fitted.n_records
     return replace(found, wanted_information=target, n_needed=needed and needed / share)
+
+
+def _count_unknown(profiles_: IntArray, table: IntArray) -> int:
+    """Records whose profile is none of these."""
+    # Profiles come first: the records whose profile occurs among these first rows are known.
+    both = np.concatenate([profiles_, table])
+    _, first, place = np.unique(both, axis=0, return_index=True, return_inverse=True)
+    return int((first[place.ravel()[len(profiles_) :]] >= len(profiles_)).sum())
 
 
 def check_mapping(options: PrivacyMappingOptions, schema: ShardSchema) -> None:

@@ -209,7 +209,11 @@ def _price_all(
 
 
 def _solve_programme(
-    problem: MappingProblem, limits: Limits, pairs: Pairs, cuts: list[FloatArray], deadline: Deadline
+    problem: MappingProblem,
+    limits: Limits,
+    pairs: Pairs,
+    cuts: list[FloatArray],
+    deadline: Deadline,
 ) -> _Solution | None:
     """Solve for masses of pairs, masses and epigraphs of symbols, peaks, excess; None if too late.
 

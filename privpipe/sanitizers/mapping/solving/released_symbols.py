@@ -57,7 +57,7 @@ def charge_symbols(
     gap
         Target of the certified gap within each set of symbols, nats.
     max_seconds
-        Of all of it, the certificate included.
+        Of all of it, the certificate included; with 0 nothing is tried.
 
     Returns
     -------
@@ -67,6 +67,8 @@ def charge_symbols(
     """
     if mapping.stopped in ("perfect privacy", "nothing to hide"):
         return mapping
+    if max_seconds <= 0:
+        return _end(mapping, mapping, late=True)
     deadline, best, least = Deadline(max_seconds), mapping, expect_bound(mapping.mapping)
     one = deadline.spent
     kind, budget = mapping.distortion_kind, mapping.distortion_budget
@@ -90,10 +92,15 @@ def charge_symbols(
         if expected < least:
             least = expected
             best = replace(mapping, **list_columns(ordered))
-    ended = [mapping.stopped, *["symbols charged"] * (best is not mapping)]
-    # One reason must not hide another.
-    ended += ["time limit"] * (deadline.is_over and mapping.stopped != "time limit")
     found = mapping if best is mapping else certify_plan(alphabet, best, gap)
+    return _end(mapping, found, late=deadline.is_over)
+
+
+def _end(mapping: SparseMapping, found: SparseMapping, *, late: bool) -> SparseMapping:
+    """With all reasons: one must not hide another."""
+    ended = [mapping.stopped]
+    ended += ["symbols charged"] * (found is not mapping)
+    ended += ["time limit"] * (late and mapping.stopped != "time limit")
     return replace(found, stopped=", ".join(ended))
 
 

@@ -13,10 +13,7 @@ from privpipe.numerics.mapping.mapping_search import search_mapping
 from privpipe.numerics.mapping.problem import pair_pricing, programme
 from privpipe.numerics.mapping.problem.pair_pricing import PriceOracle, PricingQuestion
 from privpipe.numerics.mapping.problem.programme import Duals
-from privpipe.numerics.mapping.problem.search_progress import (
-    Deadline,
-    SearchProgress,
-)
+from privpipe.numerics.mapping.problem.search_progress import Deadline, SearchProgress
 from privpipe.numerics.mapping.search.frank_wolfe import search_frank_wolfe
 from privpipe.protocols import ArrayLike, FloatArray
 from privpipe.sanitizers.grounds import say_promise
