@@ -512,7 +512,7 @@ def _forecast(preview: Preview, options: PrivacyMappingOptions) -> ProfileForeca
     (joint, known), share = laws[fewest], parts[fewest].n_records / fitted.n_records
     entropy = float(entr(joint.sum(axis=1)).sum())
     target, deadline = options.wanted_information, Deadline(_FORECAST_SECONDS)
-    gap = max(options.gap, 0.1 * (target or entropy))
+    gap = max(options.gap, 0.1 * target if target else 1e-3 * entropy)
     mapping = solve_privacy_mapping(
         joint,
         known,
