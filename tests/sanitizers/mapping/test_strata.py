@@ -438,6 +438,6 @@ def test_forecast__the_promise_and_profiles_that_no_record_had() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             promised = fit_privacy_mapping(records, every).guarantee.number
-        assert found.most == pytest.approx(promised, rel=0.3)
+        assert found.most == pytest.approx(promised, rel=0.3, abs=0.01)
         nobody = replace(few, has_subjects=True)
         assert "romise will" not in METHOD.forecast(nobody, every).describe()
