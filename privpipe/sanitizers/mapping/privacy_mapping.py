@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from typing import Any, ClassVar
@@ -17,7 +17,7 @@ from privpipe.fitted_names import keep_names
 from privpipe.numerics.mapping.held_out_information import expect_held_out_bound
 from privpipe.numerics.mapping.problem.pair_pricing import PriceOracle
 from privpipe.numerics.mapping.problem.programme import measure_information
-from privpipe.numerics.mapping.problem.search_progress import Deadline, waiting
+from privpipe.numerics.mapping.problem.search_progress import Deadline
 from privpipe.protocols import FloatArray, IntArray, Method, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards, check_unweighted, say_incomplete
 from privpipe.sanitizers.grounds import read_grounds, refuse_dependent, say_grounds
@@ -137,14 +137,24 @@ def _solve(
         more |= dict(zip(("max_posterior_odds", "max_leakage"), limits, strict=True))
         found = solve_constrained_mapping(*args, **more)
         return found, found
+    begun = Deadline(np.inf)
     found = solve_privacy_mapping(*args, solver=options.solver, **more)
     n_records = law.fitted.n_records, law.fresh.n_records
     if options.solver != "auto" or not min(n_records):
         return found, found
     # The first expected bound would take what is left.
     left = deadline.left if deadline.left >= _TOO_LITTLE * deadline.seconds else 0.0
-    expect = _expect_from(law.joint, *n_records)
-    return charge_symbols(found, law.joint, expect, gap=options.gap, max_seconds=left), found
+    expect, more = _expect_from(law.joint, *n_records), {"gap": options.gap, "max_seconds": left}
+    # A set of symbols takes about as long as all.
+    if left and (n := _count_threads(price, "solve_apart", _SETS * begun.spent, _SETS)):
+        more["solve_all"] = partial(price.spread, at_once=n)  # type: ignore[union-attr]
+    return charge_symbols(found, law.joint, expect, **more), found
+
+
+def _count_threads(price: Any, work: str, seconds: float, n_tasks: int) -> int:
+    """Threads of workers for work of seconds, where a pilot sends it; 0 where it stays here."""
+    pays = getattr(price, "pays", None)
+    return price.n_threads if pays is not None and pays(work, seconds, n_tasks) else 0
 
 
 def _expect_from(
@@ -152,7 +162,7 @@ def _expect_from(
 ) -> Callable[[sp.csc_array], float]:
     """What the bound of a mapping will be about, nats."""
     prior = assurance.find_prior(joint.sum(axis=1) * n_fitted, len(joint))
-    return lambda mapping: expect_held_out_bound(joint, mapping, prior, n_fitted, n_fresh)
+    return partial(expect_held_out_bound, joint, prior=prior, n_fitted=n_fitted, n_fresh=n_fresh)
 
 
 Shortcomings = dict[str, tuple[float, str]]
@@ -244,30 +254,37 @@ def _fit_strata(
 def _fit_each(
     fit: Callable[[tuple[assurance.CountedLaw, float]], tuple[SparseMapping, Shortcomings]],
     laws: Sequence[assurance.CountedLaw],
-    price: PriceOracle | None,
+    price: Any,
     deadline: Deadline,
 ) -> list[tuple[SparseMapping, Shortcomings]]:
     """Fit all within one deadline: each has its part by its profiles, and what others left."""
     sizes = np.array([len(one.fitted.keys) for one in laws], float)
-    order, found = np.argsort(sizes, kind="stable").tolist(), dict[int, Any]()
-    if n_threads := getattr(price, "n_threads", 0):
+    order = np.argsort(sizes, kind="stable").tolist()
+    begun = Deadline(np.inf)
+    profiles.make_joint(laws[order[0]].fitted)  # a pilot: a small part of the smallest
+    seconds = _PILOT * begun.spent * sizes.sum() / max(sizes.min(), 1.0)
+    n_threads = _count_threads(price, "solve_apart", seconds, len(laws))
+    tasks: Iterable[tuple[assurance.CountedLaw, float]]
+    if n_threads:
         order.reverse()
         loads = np.zeros(n_threads)
         for k in order:  # as they will be taken: the largest first, each by whoever is free
             loads[loads.argmin()] += sizes[k]
         tasks = [(laws[k], deadline.left * float(sizes[k] / loads.max())) for k in order]
-        with waiting():
-            found = dict(zip(order, price.spread(fit, tasks), strict=True))  # type: ignore
-    else:
-        # What small ones do not need passes on to large ones.
-        for at, k in enumerate(order):
-            share = float(sizes[k] / sizes[order[at:]].sum())
-            found[k] = fit((laws[k], deadline.left * share))
+    else:  # what small ones do not need passes on to large ones
+        shares = [float(sizes[k] / sizes[order[at:]].sum()) for at, k in enumerate(order)]
+        tasks = ((laws[k], deadline.left * share) for k, share in zip(order, shares, strict=True))
+    spread = getattr(price, "spread", None)
+    at_once = None if n_threads else 0
+    solved = map(fit, tasks) if spread is None else spread(fit, tasks, at_once)
+    found = dict(zip(order, solved, strict=True))
     return [found[k] for k in range(len(laws))]
 
 
 # Of one expected bound: what a promise takes, beside looking profiles up.
 _BOUNDS = 2.5
+# Sets of symbols that are tried, usually; and what a fit takes of reading its counts, at least.
+_SETS, _PILOT = 4, 200.0
 # Of a limit.
 _TOO_LITTLE = 0.05
 # Of the records to be released: with more the mapping was learned from others.

@@ -13,7 +13,7 @@ import pytest
 from privpipe import PrivacyMappingOptions, Records, fit_privacy_mapping
 from privpipe.errors import PrivacyWarning
 from privpipe.numerics.mapping.problem.search_progress import Deadline
-from privpipe.sanitizers.mapping import privacy_mapping
+from privpipe.sanitizers.mapping import privacy_mapping, profiles
 from privpipe.sanitizers.mapping.assurance import CountedLaw
 from privpipe.sanitizers.mapping.solving import budgeted
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
@@ -59,6 +59,7 @@ def test_fit_each__what_one_value_leaves_passes_on_to_larger_ones(
 ) -> None:
     """Each value took the whole limit: six took 2.9 seconds of 1."""
     clock, given = Clock(monkeypatch), dict[int, float]()
+    monkeypatch.setattr(profiles, "make_joint", lambda counts: None)
 
     def fit(timed: tuple[Any, float]) -> Any:
         size, seconds = len(timed[0].fitted.keys), timed[1]
@@ -73,15 +74,18 @@ def test_fit_each__what_one_value_leaves_passes_on_to_larger_ones(
     assert clock.now == pytest.approx(8.0)
 
 
-def test_fit_each__on_workers_the_last_one_ends_with_the_limit() -> None:
+def test_fit_each__on_workers_the_last_one_ends_with_the_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The largest first, each by whoever is free: 5 beside 3 and 2, of a limit of ten seconds."""
+    monkeypatch.setattr(profiles, "make_joint", lambda counts: None)
     taken: list[tuple[int, float]] = []
 
-    def spread(fit: Callable[[Any], Any], tasks: list[tuple[Any, float]]) -> list[Any]:
+    def spread(fit: Callable[[Any], Any], tasks: list[tuple[Any, float]], _: None) -> list[Any]:
         taken.extend((len(law.fitted.keys), seconds) for law, seconds in tasks)
         return [fit(one) for one in tasks]
 
-    price = cast("Any", SimpleNamespace(n_threads=2, spread=spread))
+    price = cast("Any", SimpleNamespace(n_threads=2, spread=spread, pays=lambda *_: True))
     laws = make_laws(2, 5, 3)
     found = privacy_mapping._fit_each(
         lambda timed: cast("Any", len(timed[0].fitted.keys)), laws, price, Deadline(10.0)

@@ -8,8 +8,10 @@ alone, for falling numbers of them and within the same distortion, and the mappi
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -44,6 +46,7 @@ def charge_symbols(
     *,
     gap: float,
     max_seconds: float = math.inf,
+    solve_all: Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]] = map,
 ) -> SparseMapping:
     """The mapping, or one that releases fewer symbols and is expected to promise more.
 
@@ -58,6 +61,8 @@ def charge_symbols(
         Target of the certified gap within each set of symbols, nats.
     max_seconds
         Of all of it, the certificate included; with 0 nothing is tried.
+    solve_all
+        Solves some sets apart, in order, and may begin some that will not be needed.
 
     Returns
     -------
@@ -77,23 +82,41 @@ def charge_symbols(
     if max_seconds < math.inf:  # its potentials stay
         duals = read_start(alphabet, mapping)
         deadline = deadline.keep_back(one + forecast_certificate(alphabet, duals, max_seconds))
-    heaviest = np.argsort(-problem.mass, kind="stable")
-    size, worse = min(problem.n_columns, _MOST_PAIRS / problem.n_columns / _STEP), 0
-    while worse <= _WORSE:
-        size *= _STEP
-        if size < 2 or deadline.is_over:
+    worse = 0
+    try_set = partial(_try_set, problem, alphabet.order, expect_bound, gap)
+    for tried in solve_all(try_set, _list_sets(problem, deadline)):
+        if tried is None:
             break
-        chosen = np.sort(problem.stay[heaviest[: int(size)]])
-        found = _solve_within(problem, chosen, gap, deadline.left)
-        if found is None:
-            break
-        expected = expect_bound(ordered := _in_order(alphabet.order, found))
+        ordered, expected = tried
         worse = 0 if expected < least else worse + 1
         if expected < least:
             least = expected
             best = replace(mapping, **list_columns(ordered))
+        if worse > _WORSE:
+            break
     found = mapping if best is mapping else certify_plan(alphabet, best, gap)
     return _end(mapping, found, late=deadline.is_over)
+
+
+def _list_sets(problem: MappingProblem, deadline: Deadline) -> Iterator[tuple[IntArray, float]]:
+    """The heaviest symbols, fewer and fewer, each with the seconds that are left by then."""
+    heaviest = np.argsort(-problem.mass, kind="stable")
+    size = _STEP * min(problem.n_columns, _MOST_PAIRS / problem.n_columns / _STEP)
+    while size >= 2 and not deadline.is_over:
+        yield np.sort(problem.stay[heaviest[: int(size)]]), deadline.left
+        size *= _STEP
+
+
+def _try_set(
+    problem: MappingProblem,
+    order: IntArray,
+    expect_bound: Callable[[sp.csc_array], float],
+    gap: float,
+    timed: tuple[IntArray, float],
+) -> tuple[sp.csc_array, float] | None:
+    """The best mapping onto a set of symbols, and its expected bound; see `_solve_within`."""
+    found = _solve_within(problem, timed[0], gap, timed[1])
+    return None if found is None else (ordered := _in_order(order, found), expect_bound(ordered))
 
 
 def _end(mapping: SparseMapping, found: SparseMapping, *, late: bool) -> SparseMapping:
