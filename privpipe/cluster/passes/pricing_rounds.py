@@ -210,12 +210,13 @@ class ClusterPricing:
     @cached_property
     def task_seconds(self) -> float:
         """What a task takes beyond its work: the least of three without any."""
-        tried = []
-        for _ in range(3):
+
+        def try_one() -> float:
             begun = time.monotonic()
             list(self.executor.run_tasks(str, [(f"{next(_ROUNDS):06d}", ())], prefix="pilot"))
-            tried.append(time.monotonic() - begun)
-        return min(tried)
+            return time.monotonic() - begun
+
+        return min(try_one() for _ in range(3))
 
     def pays(self, work: str, seconds: float, n_tasks: int) -> bool:
         """Whether work of so many seconds here is sent as tasks; a pilot's decision is reported."""
@@ -243,7 +244,7 @@ class ClusterPricing:
     ) -> Iterator[Any]:
         """Solve problems that know nothing of one another, each a task of its own, in order.
 
-        So many at once, or all: the next are not begun where nobody reads on. With 0 they are
+        So many at once, or all: the next are not begun where no one reads on. With 0 they are
         solved here, one by one.
         """
         queue, executor = iter(problems), self.executor

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from typing import Any, ClassVar
@@ -118,8 +118,12 @@ def _solve(
     options: PrivacyMappingOptions,
     price: PriceOracle | None,
     deadline: Deadline,
+    n_records: tuple[float, float],
 ) -> tuple[SparseMapping, SparseMapping]:
-    """The mapping of the options for a law, and the same before symbols are charged."""
+    """The mapping of the options for a law, and the same before symbols are charged.
+
+    For so many records that are fitted, and that judge.
+    """
     more: dict[str, Any] = {
         "distortion_budget": options.distortion_budget,
         "gap": options.gap,
@@ -129,8 +133,9 @@ def _solve(
     }
     args = (law.joint, codes, options.distortion)
     if (budgets := options.information_budgets) is not None:
-        more |= {"private": law.private, "information_budgets": budgets}
-        found = solve_budgeted_mapping(*args, **more)
+        found = solve_budgeted_mapping(
+            *args, private=law.private, information_budgets=budgets, **more
+        )
         return found, found
     limits = options.max_posterior_odds, options.max_leakage
     if limits != (None, None):
@@ -139,7 +144,6 @@ def _solve(
         return found, found
     begun = Deadline(np.inf)
     found = solve_privacy_mapping(*args, solver=options.solver, **more)
-    n_records = law.fitted.n_records, law.fresh.n_records
     if options.solver != "auto" or not min(n_records):
         return found, found
     # The first expected bound would take what is left.
@@ -178,10 +182,9 @@ def _fit_law(
     law, deadline = timed[0], Deadline(timed[1])
     joint, codes = prepare_joint(law.fitted, options, law.private)
     law = replace(law, joint=joint)
-    early = (
-        deadline if timed[1] == np.inf else _keep_back_promise(law, len(codes), options, deadline)
-    )
-    found, solved = _solve(law, codes, options, price, early)
+    early = _leave_promise(law, len(codes), options, deadline)
+    n_records = law.fitted.n_records, law.fresh.n_records
+    found, solved = _solve(law, codes, options, price, early, n_records)
     how = assurance.assure_mapping if options.information_budgets is None else assure_each_variable
     assured = how(found, law, confidence=options.confidence, held_out=options.held_out)
     assurance.check_target(assured, solved, law, options.wanted_information, options.held_out)
@@ -202,29 +205,28 @@ def _fit_law(
     return assured, short
 
 
-def _keep_back_promise(
+def _leave_promise(
     law: assurance.CountedLaw, n_symbols: int, options: PrivacyMappingOptions, deadline: Deadline
 ) -> Deadline:
-    """The deadline of the search: what the promise will take is forecast and kept back.
+    """The deadline of the search, before that by what the promise will take.
 
-    By fitted records alone, since the mapping must be no function of the others.
+    It is forecast by fitted records alone: the mapping must be no function of the others.
     """
     prepared, n = deadline.spent, (law.fitted.n_records, law.fresh.n_records)
-    if min(n):
+    if min(n) and deadline.seconds < np.inf:
         _expect_from(law.joint, *n)(sp.eye_array(n_symbols, format="csc"))
-    # It looks profiles up as the joint did, and bounds what it found.
+    # It looks profiles up as the joint did, and bounds what it found; with budgets of each as well.
     one = prepared + _BOUNDS * (deadline.spent - prepared)
-    several = options.information_budgets is not None
-    return deadline.keep_back(one * (1 + len(options.private) if several else 1))
+    return deadline.end_earlier(one * (1 + len(options.information_budgets or ())))
 
 
 def _fit_strata(
-    law: assurance.CountedLaw,
+    timed: tuple[assurance.CountedLaw, float],
     options: PrivacyMappingOptions,
     price: PriceOracle | None,
-    deadline: Deadline,
 ) -> tuple[StratifiedMapping, Shortcomings]:
     """A mapping for each value of the last attribute, within the budget and with a promise."""
+    law, deadline = timed[0], Deadline(timed[1])
     by, whole = law.schema.attributes[-1], law.fitted.merge(law.fresh)
     table, strata, _ = profiles.make_joint(whole.without(slice(-1)), law.private)
     reveals_all = len(table) > 1 and ((table > 0).sum(axis=0) == 1).all()
@@ -245,9 +247,9 @@ def _fit_strata(
     guarantee = assurance.promise_strata(maps, strata[:, 0], by, table, options.confidence)
     worst = Shortcomings()
     for name in dict.fromkeys(name for one in short for name in one):
-        off = [one[name] for one in short if name in one]
-        how_many = say_grounds("of_strata", n=len(off), k=len(strata), by=by.name)
-        worst[name] = max(off)[0], f"{max(off)[1]} {how_many}"
+        bad = sorted(one[name] for one in short if name in one)
+        how_many = say_grounds("of_strata", n=len(bad), k=len(strata), by=by.name)
+        worst[name] = bad[-1][0], f"{bad[-1][1]} {how_many}"
     return StratifiedMapping(strata[:, 0].copy(), maps, guarantee), worst
 
 
@@ -264,19 +266,16 @@ def _fit_each(
     profiles.make_joint(laws[order[0]].fitted)  # a pilot: a small part of the smallest
     seconds = _PILOT * begun.spent * sizes.sum() / max(sizes.min(), 1.0)
     n_threads = _count_threads(price, "solve_apart", seconds, len(laws))
-    tasks: Iterable[tuple[assurance.CountedLaw, float]]
+    # What small ones do not need passes on to large ones.
+    rest = {k: sizes[order[at:]].sum() for at, k in enumerate(order)}
     if n_threads:
-        order.reverse()
         loads = np.zeros(n_threads)
-        for k in order:  # as they will be taken: the largest first, each by whoever is free
+        for k in order[::-1]:  # as they will be taken: the largest first, each by who is free
             loads[loads.argmin()] += sizes[k]
-        tasks = [(laws[k], deadline.left * float(sizes[k] / loads.max())) for k in order]
-    else:  # what small ones do not need passes on to large ones
-        shares = [float(sizes[k] / sizes[order[at:]].sum()) for at, k in enumerate(order)]
-        tasks = ((laws[k], deadline.left * share) for k, share in zip(order, shares, strict=True))
+        order, rest = order[::-1], dict.fromkeys(order, loads.max())
+    tasks = ((laws[k], deadline.left * float(sizes[k] / rest[k])) for k in order)
     spread = getattr(price, "spread", None)
-    at_once = None if n_threads else 0
-    solved = map(fit, tasks) if spread is None else spread(fit, tasks, at_once)
+    solved = spread(fit, tasks, None if n_threads else 0) if spread else map(fit, tasks)
     found = dict(zip(order, solved, strict=True))
     return [found[k] for k in range(len(laws))]
 
@@ -378,12 +377,8 @@ def fit_privacy_mapping(
             )
     say_incomplete(counts.n_left_out, counts.n_records + counts.n_left_out, "private")
     law = assurance.CountedLaw(np.empty((0, 0)), private, fitted, fresh, shards.schema)
-    found: SparseMapping | StratifiedMapping
-    seconds = np.inf if options.max_seconds is None else options.max_seconds
-    if options.by is None:
-        found, short = _fit_law((law, seconds), options, price)
-    else:
-        found, short = _fit_strata(law, options, price, Deadline(seconds))
+    timed = law, np.inf if options.max_seconds is None else options.max_seconds
+    found, short = (_fit_law if options.by is None else _fit_strata)(timed, options, price)
     if short:
         text = " ".join(words for _, words in short.values())
         warnings.warn(text, PrivacyWarning, stacklevel=3)
@@ -511,38 +506,28 @@ def _forecast(preview: Preview, options: PrivacyMappingOptions) -> ProfileForeca
     if options.by is not None:
         codes = np.column_stack([codes, np.repeat(values, [len(law[1]) for law in laws])])
     table = preview.read_attributes()
-    found = ProfileForecast(
-        len(codes),
-        fitted.n_records,
-        len(table),
-        _count_unknown(codes, table),
-        preview.is_whole,
-        options.unseen,
-        n_new=_count_unknown(fitted.keys[:, : fitted.n_attributes], table),
-        has_subjects=preview.has_subjects,
-    )
+    known = codes, fitted.keys[:, : fitted.n_attributes]
+    n_unseen, n_new = (_count_unknown(one, table) for one in known)
+    sizes = len(codes), fitted.n_records, len(table), n_unseen
+    found = ProfileForecast(*sizes, preview.is_whole, options.unseen, n_new=n_new)
+    found = replace(found, has_subjects=preview.has_subjects)
     judging = max(options.held_out, preview.held_out)
     if preview.has_subjects or not judging:
         return found
     # The value of the fewest records needs the most of all records, and is promised the least.
     fewest = min(range(len(parts)), key=lambda k: parts[k].n_records)
-    (joint, known), share = laws[fewest], parts[fewest].n_records / fitted.n_records
-    entropy = float(entr(joint.sum(axis=1)).sum())
-    target, deadline = options.wanted_information, Deadline(_FORECAST_SECONDS)
+    (joint, few), share = laws[fewest], parts[fewest].n_records / fitted.n_records
+    entropy, target = float(entr(joint.sum(axis=1)).sum()), options.wanted_information
     gap = max(options.gap, 0.1 * target if target else 1e-3 * entropy)
-    mapping = solve_privacy_mapping(
-        joint,
-        known,
-        options.distortion,
-        distortion_budget=options.distortion_budget,
-        gap=gap,
-        max_seconds=deadline.left,
-    )
-    n_records = share * (preview.n_training or fitted.n_records / (1 - judging))
-    expect = _expect_from(joint, (1 - judging) * n_records, judging * n_records)
-    charged = charge_symbols(mapping, joint, expect, gap=gap, max_seconds=deadline.left)
+    # Limits and budgets cost more than what is forecast without them.
+    plain = replace(options, gap=gap, information_budgets=None, solver="auto")
+    plain = replace(plain, max_posterior_odds=None, max_leakage=None)
+    n = share * (preview.n_training or fitted.n_records / (1 - judging))
+    n_records = (1 - judging) * n, judging * n
+    law = assurance.CountedLaw(joint, few, fitted, fitted, ShardSchema(0))
+    charged, mapping = _solve(law, few, plain, None, Deadline(_FORECAST_SECONDS), n_records)
     # A promise is at most what the private values could hold, whatever the records.
-    most = min(expect(charged.mapping), math.log(max(2, len(joint))))
+    most = min(_expect_from(joint, *n_records)(charged.mapping), math.log(max(2, len(joint))))
     found = replace(found, most=most, entropy=entropy)
     if target is None:
         return found

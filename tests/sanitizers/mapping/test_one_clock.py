@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -29,13 +29,15 @@ class Clock:
         set_clock(monkeypatch, lambda: self.now)
 
 
-def test_deadline__keeps_back_at_most_half_of_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deadline__ends_earlier_by_at_most_half_of_what_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     clock = Clock(monkeypatch)
     deadline = Deadline(10.0)
     clock.now = 2.0
     assert (deadline.spent, deadline.left) == (2.0, 8.0)
-    assert deadline.keep_back(3.0).left == 5.0
-    assert deadline.keep_back(100.0).left == 4.0
+    assert deadline.end_earlier(3.0).left == 5.0
+    assert deadline.end_earlier(100.0).left == 4.0
     clock.now = 11.0
     assert deadline.is_over
     assert 0 < deadline.left < 1e-300
@@ -81,7 +83,8 @@ def test_fit_each__on_workers_the_last_one_ends_with_the_limit(
     monkeypatch.setattr(profiles, "make_joint", lambda counts: None)
     taken: list[tuple[int, float]] = []
 
-    def spread(fit: Callable[[Any], Any], tasks: list[tuple[Any, float]], _: None) -> list[Any]:
+    def spread(fit: Callable[[Any], Any], tasks: Iterable[tuple[Any, float]], _: None) -> list[Any]:
+        tasks = list(tasks)
         taken.extend((len(law.fitted.keys), seconds) for law, seconds in tasks)
         return [fit(one) for one in tasks]
 

@@ -72,7 +72,7 @@ class Deadline:
         """Whether nothing new may begin."""
         return self.spent >= self.seconds
 
-    def keep_back(self, seconds: float) -> Deadline:
+    def end_earlier(self, seconds: float) -> Deadline:
         """An earlier one, by so many seconds or half of what is left."""
         return replace(self, seconds=self.seconds - min(seconds, self.left / 2))
 

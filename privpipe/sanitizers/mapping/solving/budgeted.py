@@ -116,10 +116,10 @@ def solve_budgeted_mapping(
     best: sp.csc_array | None = None
     lower, likeliest, last = 0.0, weights, None
     width, stopped = gap / float(budgets.max()), "no further progress"
-    deadline, beside = Deadline(max_seconds), 0.0
+    deadline, overhead = Deadline(max_seconds), 0.0
     for number in range(_ROUNDS):
-        # What is done beside the solves of a round, and once more at the end, is left.
-        free = deadline.left - 2 * beside
+        # What is done between the solves of a round, and once more at the end, is left.
+        free = deadline.left - 2 * overhead
         if best is not None and free <= _LAST * max_seconds < np.inf:
             stopped = "time limit"
             break
@@ -154,7 +154,7 @@ def solve_budgeted_mapping(
             width *= _NARROWER
         # Far from the last useful weights the programme guesses: every other round stays nearer.
         weights = proposed if number % 2 == 0 else 0.5 * (proposed + likeliest)
-        beside = max(beside, begun.spent - solved)
+        overhead = max(overhead, begun.spent - solved)
     assert best is not None, "the first round has no limit"
     _check_shares(upper, lower, distortion_budget)
     return _store(shares, replace(proof[0], stopped=stopped), proof[1], best, (lower, upper))

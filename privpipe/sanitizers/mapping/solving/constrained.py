@@ -12,11 +12,7 @@ from privpipe.numerics.mapping.problem.search_progress import Deadline, SearchPr
 from privpipe.numerics.mapping.search import cutting_planes
 from privpipe.protocols import ArrayLike, FloatArray
 from privpipe.sanitizers.mapping.alphabet import Distortion, prepare_alphabet
-from privpipe.sanitizers.mapping.solving.solve import (
-    check_solve_options,
-    forecast_certificate,
-    store_plan,
-)
+from privpipe.sanitizers.mapping.solving import solve
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping, UnseenPolicy
 
 # Released symbols of less probability are left out: their limits are rounding alone.
@@ -66,15 +62,15 @@ def solve_constrained_mapping(
     arithmetic: the programme's solution is mixed with a release that does not look at the record,
     until they do.
     """
-    check_solve_options(distortion_budget, gap, "auto", 1, max_seconds)
+    solve.check_solve_options(distortion_budget, gap, "auto", 1, max_seconds)
     deadline = Deadline(max_seconds)
     limits = _check_limits(max_posterior_odds, max_leakage)
     alphabet = prepare_alphabet(joint, codes, distortion, distortion_budget)
     problem = alphabet.problem
     progress = SearchProgress(problem, gap)
     if max_seconds < np.inf:
-        needed = forecast_certificate(alphabet, progress.duals, max_seconds)
-        deadline = deadline.keep_back(needed)
+        needed = solve.forecast_certificate(alphabet, progress.duals, max_seconds)
+        deadline = deadline.end_earlier(needed)
     found = cutting_planes.search_constrained(
         # Half the target: mixing until the limits hold takes some of the rest.
         problem,
@@ -95,7 +91,7 @@ def solve_constrained_mapping(
             code="limits-need-budget",
         )
     progress.plan, progress.duals = plan, found.duals
-    stored = store_plan(alphabet, progress, found.stopped, unseen)
+    stored = solve.store_plan(alphabet, progress, found.stopped, unseen)
     bound = min(max(found.bound, stored.lower_bound), stored.information)
     reached = stored.information - bound <= gap * (1 + 1e-9)
     # What mixing takes may be more than what the search left of the gap.

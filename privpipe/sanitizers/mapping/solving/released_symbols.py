@@ -21,12 +21,7 @@ from privpipe.numerics.mapping.problem.programme import CodeDistance, MappingPro
 from privpipe.numerics.mapping.problem.search_progress import Deadline
 from privpipe.protocols import FloatArray, IntArray
 from privpipe.sanitizers.mapping.alphabet import prepare_alphabet
-from privpipe.sanitizers.mapping.solving.solve import (
-    certify_plan,
-    forecast_certificate,
-    list_columns,
-    read_start,
-)
+from privpipe.sanitizers.mapping.solving import solve
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 
 # From one number of symbols to the next: the expected bound is flat about its least.
@@ -80,8 +75,10 @@ def charge_symbols(
     alphabet = prepare_alphabet(joint, mapping.codes, kind, budget)
     problem = alphabet.problem
     if max_seconds < math.inf:  # its potentials stay
-        duals = read_start(alphabet, mapping)
-        deadline = deadline.keep_back(one + forecast_certificate(alphabet, duals, max_seconds))
+        duals = solve.read_start(alphabet, mapping)
+        deadline = deadline.end_earlier(
+            one + solve.forecast_certificate(alphabet, duals, max_seconds)
+        )
     worse = 0
     try_set = partial(_try_set, problem, alphabet.order, expect_bound, gap)
     for tried in solve_all(try_set, _list_sets(problem, deadline)):
@@ -91,10 +88,10 @@ def charge_symbols(
         worse = 0 if expected < least else worse + 1
         if expected < least:
             least = expected
-            best = replace(mapping, **list_columns(ordered))
+            best = replace(mapping, **solve.list_columns(ordered))
         if worse > _WORSE:
             break
-    found = mapping if best is mapping else certify_plan(alphabet, best, gap)
+    found = mapping if best is mapping else solve.certify_plan(alphabet, best, gap)
     return _end(mapping, found, late=deadline.is_over)
 
 
