@@ -172,11 +172,12 @@ def _expect_from(
 Shortcomings = dict[str, tuple[float, str]]
 """What is to be warned of, by the name of its sentence: how bad it is, and in words."""
 
+Timed = tuple[assurance.CountedLaw, float]
+"""A law, and the seconds that its fit may take."""
+
 
 def _fit_law(
-    timed: tuple[assurance.CountedLaw, float],
-    options: PrivacyMappingOptions,
-    price: PriceOracle | None = None,
+    timed: Timed, options: PrivacyMappingOptions, price: PriceOracle | None = None
 ) -> tuple[SparseMapping, Shortcomings]:
     """The mapping that the fitted records choose within seconds, as the others judge it."""
     law, deadline = timed[0], Deadline(timed[1])
@@ -221,9 +222,7 @@ def _leave_promise(
 
 
 def _fit_strata(
-    timed: tuple[assurance.CountedLaw, float],
-    options: PrivacyMappingOptions,
-    price: PriceOracle | None,
+    timed: Timed, options: PrivacyMappingOptions, price: PriceOracle | None
 ) -> tuple[StratifiedMapping, Shortcomings]:
     """A mapping for each value of the last attribute, within the budget and with a promise."""
     law, deadline = timed[0], Deadline(timed[1])
@@ -254,7 +253,7 @@ def _fit_strata(
 
 
 def _fit_each(
-    fit: Callable[[tuple[assurance.CountedLaw, float]], tuple[SparseMapping, Shortcomings]],
+    fit: Callable[[Timed], Any],
     laws: Sequence[assurance.CountedLaw],
     price: Any,
     deadline: Deadline,

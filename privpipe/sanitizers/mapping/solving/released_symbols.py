@@ -76,9 +76,8 @@ def charge_symbols(
     problem = alphabet.problem
     if max_seconds < math.inf:  # its potentials stay
         duals = solve.read_start(alphabet, mapping)
-        deadline = deadline.end_earlier(
-            one + solve.forecast_certificate(alphabet, duals, max_seconds)
-        )
+        one += solve.forecast_certificate(alphabet, duals, max_seconds)
+        deadline = deadline.end_earlier(one)
     worse = 0
     try_set = partial(_try_set, problem, alphabet.order, expect_bound, gap)
     for tried in solve_all(try_set, _list_sets(problem, deadline)):
