@@ -150,8 +150,9 @@ def _solve(
     left = deadline.left if deadline.left >= _TOO_LITTLE * deadline.seconds else 0.0
     expect, more = _expect_from(law.joint, *n_records), {"gap": options.gap, "max_seconds": left}
     # A set of symbols takes about as long as all.
-    if left and (n := _count_threads(price, "solve_apart", _SETS * begun.spent, _SETS)):
-        more["solve_all"] = partial(price.spread, at_once=n)  # type: ignore[union-attr]
+    if left and (spread := getattr(price, "spread", None)):
+        n = _count_threads(price, "solve_apart", _SETS * begun.spent, _SETS)
+        more["solve_all"] = partial(spread, at_once=n)
     return charge_symbols(found, law.joint, expect, **more), found
 
 
