@@ -254,6 +254,8 @@ class Preview:
         Share of the training records that the audit holds out, in [0, 1).
     has_subjects
         Whether several records may be of one person.
+    n_training
+        All training records, those of the audit included; 0 where it is not known.
     """
 
     is_whole: bool
@@ -262,6 +264,7 @@ class Preview:
     read_attributes: Callable[[], IntArray]
     held_out: float = 0.0
     has_subjects: bool = False
+    n_training: int = 0
 
 
 class Forecast(Protocol):

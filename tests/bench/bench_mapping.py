@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from privpipe import PrivacyMappingOptions, fit_privacy_mapping
+from privpipe import PrivacyMappingOptions, Records, fit_privacy_mapping
+from privpipe.cluster.passes.pricing_rounds import ClusterPricing
+from privpipe.cluster.workers.connection import ClusterOptions, connect
+from privpipe.numerics.mapping.problem.pair_pricing import Prices, PricingQuestion, price_in_memory
+from privpipe.numerics.mapping.problem.programme import MappingProblem
 from privpipe.sanitizers.mapping.solving.constrained import solve_constrained_mapping
 from tests.laws_of_records import RecordLaw, make_grid, make_laws
 
@@ -118,6 +122,78 @@ def limit_odds(sizes: tuple[int, ...]) -> Row:
     )
 
 
+class TimedTasks:
+    """Solves here what would be tasks, and notes the seconds of each, the largest first."""
+
+    n_threads = 1
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    def __call__(self, problem: MappingProblem, question: PricingQuestion) -> Prices:
+        return price_in_memory(problem, question)
+
+    def pays(self, work: str, seconds: float, n_tasks: int) -> bool:
+        return True
+
+    def spread(self, solve: Any, problems: Any, at_once: int | None = None) -> Iterator[Any]:
+        for one in problems:
+            begun = time.process_time()
+            found = solve(one)
+            self.seconds.append(time.process_time() - begun)
+            yield found
+
+
+def draw_strata(
+    sizes: tuple[int, ...], n_values: int, n: int, **changes: Any
+) -> tuple[Records, PrivacyMappingOptions]:
+    """Records of a grid of profiles and a public variable, and options of a fit by it."""
+    rng = np.random.default_rng(0)
+    codes = np.column_stack([rng.integers(0, size, n) for size in sizes])
+    noise = 0.3 * rng.standard_normal(n)
+    private = rng.random(n) < 1 / (1 + np.exp(-(codes[:, 0] - sizes[0] / 2) * 0.5 - noise))
+    attributes = np.column_stack([codes, rng.integers(0, n_values, n)])
+    records = Records(np.zeros((n, 1)), attributes=attributes, confidential=private.astype(str))
+    names = tuple(f"attribute_{k}" for k in range(len(sizes)))
+    given = {"by": f"attribute_{len(sizes)}", "distortion_budget": 0.2, "gap": 1e-7, **changes}
+    return records, PrivacyMappingOptions(attributes=names, private=("s",), **given)
+
+
+def spend_limit(sizes: tuple[int, ...], n_values: int, n: int, limit: float) -> Row:
+    """Seconds of a fit by a public variable whose searches do not end by themselves."""
+    records, options = draw_strata(sizes, n_values, n, gap=1e-13, max_seconds=limit)
+    fit_privacy_mapping(records, options)  # compiles
+    spent = _seconds(lambda: fit_privacy_mapping(records, options))
+    return f"by {n_values} values, max_seconds", spent, "s", "allowed", limit, spent / limit
+
+
+def spread_strata(sizes: tuple[int, ...], n_values: int, n: int) -> list[Row]:
+    """A fit by a public variable: here, by two workers, and by four of the measured task times."""
+    records, options = draw_strata(sizes, n_values, n)
+    fit_privacy_mapping(records, options)  # compiles
+    tasks = TimedTasks()
+    alone = _seconds(lambda: fit_privacy_mapping(records, options, tasks))
+    loads = np.zeros(4)
+    for seconds in tasks.seconds:
+        loads[loads.argmin()] += seconds
+    four = alone - sum(tasks.seconds) + float(loads.max())
+    with connect(ClusterOptions(workers=2, dashboard="127.0.0.1:0")) as client:
+        price = ClusterPricing(client, "0d0d0d0d", "cluster")
+        fit_privacy_mapping(records, options, price)
+        before = client.run(time.process_time)
+        driver = _seconds(lambda: fit_privacy_mapping(records, options, price))
+        after = client.run(time.process_time)
+    spent = [after[key] - before[key] for key in before]
+    two, share = driver + max(spent), driver / (driver + sum(spent))
+    what = f"by {n_values} values, {np.prod(sizes):,} profiles each"
+    return [
+        (f"{what}, two workers", two / alone, "of one", "at most", 0.6, two / alone / 0.6),
+        (f"{what}, four simulated", four / alone, "of one", "at most", 0.35, four / alone / 0.35),
+        (f"{what}, driver", share, "of all", "at most", 0.1, share / 0.1),
+        (f"{what}, one", alone, "s of CPU", "the busiest of two", max(spent), alone / max(spent)),
+    ]
+
+
 def run(small: bool = False) -> list[Row]:
     """All rows."""
     return [
@@ -125,5 +201,7 @@ def run(small: bool = False) -> list[Row]:
         bound_the_law("issue: 288 profiles", 5_000 if small else 200_000),
         bound_the_law("ordered, absolute, three", 2_000),
         limit_odds((4, 3) if small else (6, 5, 4)),
+        spend_limit(*(((3, 2), 2, 2_000, 1.0) if small else ((10, 10, 8), 6, 200_000, 3.0))),
+        *spread_strata(*(((3, 2), 2, 2_000) if small else ((16, 12, 12), 8, 400_000))),
         *([] if small else promise_on_adult()),
     ]

@@ -9,6 +9,8 @@ import pytest
 from distributed import Client
 
 from privpipe import fit_privacy_mapping
+from privpipe.cluster.executors.dask_executor import DaskExecutor
+from privpipe.cluster.executors.executor import Event, Executor
 from privpipe.cluster.passes.pricing_rounds import ClusterPricing, plan_columns
 from privpipe.numerics.mapping.problem.pair_pricing import Prices, PricingQuestion, price_in_memory
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
@@ -93,3 +95,46 @@ def test_spread__fits_of_values_give_the_same_mapping_for_any_workers(client: Cl
     assert digest_map(
         fit_privacy_mapping(records, options(), ClusterPricing(client, "0f0f0f0f"))
     ) == (digest_map(alone))
+
+
+@pytest.mark.parametrize(("seconds", "n_tasks", "sent"), [(10.0, 4, True), (0.2, 50, False)])
+def test_pays__a_pilot_decides_by_what_tasks_cost_and_says_so(
+    client: Client, seconds: float, n_tasks: int, sent: bool
+) -> None:
+    heard: list[Event] = []
+    price = ClusterPricing(DaskExecutor(client, "0e0e0e0e", heard.append))
+    assert 0 < price.task_seconds < 1.0
+    price.__dict__["task_seconds"] = 0.01
+    assert price.pays("solve_apart", seconds, n_tasks) == sent
+    assert [(one.what, one.amount) for one in heard if one.what == "decides"] == [("decides", sent)]
+    numbers = dict(heard[-1].numbers)
+    assert numbers == {"here": seconds, "task": 0.01, "workers": 2.0}
+    assert not price.pays("solve_apart", 0.001, n_tasks)  # no task would shorten it
+    assert ClusterPricing(client, "0e0e0e0f", "cluster").pays("solve_apart", 0.0, 1)
+    assert not ClusterPricing(client, "0e0e0e10", "inline").pays("solve_apart", 1e9, 9)
+    assert not ClusterPricing(Executor()).pays("solve_apart", 1e9, 9)
+
+
+def test_spread__sets_of_symbols_on_workers_give_the_same_mapping(client: Client) -> None:
+    codes, private = draw(3_000)
+    records, every = make_records(codes, private), ("attribute_0", "attribute_1", "attribute_2")
+    plain = options(by=None, attributes=every)
+    alone = fit_privacy_mapping(records, plain)
+    assert "symbols charged" in alone.stopped
+    price = ClusterPricing(client, "0f0f0f10", "cluster")
+    assert digest_map(fit_privacy_mapping(records, plain, price)) == digest_map(alone)
+
+
+def test_spread__what_nobody_reads_is_not_begun() -> None:
+    begun: list[int] = []
+
+    def solve(one: int) -> int:
+        begun.append(one)
+        return one
+
+    price = ClusterPricing(Executor())
+    assert next(price.spread(solve, iter(range(9)), 2)) == 0
+    assert begun == [0, 1]
+    assert next(price.spread(solve, iter(range(9)), 0)) == 0
+    assert begun == [0, 1, 0]
+    assert list(price.spread(solve, range(3))) == [0, 1, 2]

@@ -26,11 +26,13 @@ from tests.flows.test_pipeline import configure, read_findings
 __all__ = ["only"]
 
 
-def configure_by(folder: Path, by: str = "a0", private: str = "private", **more: str) -> str:
+def configure_by(
+    folder: Path, by: str = "a0", private: str = "private", pricing: str = "auto", **more: str
+) -> str:
     attributes = [name for name in ("a0", "a1", "a2") if name != by]
     method = (
         f'name = "privacy_mapping"\nattributes = {json.dumps(attributes)}\nby = "{by}"\n'
-        f'private = ["{private}"]\ndistortion_budget = 0.3'
+        f'private = ["{private}"]\ndistortion_budget = 0.3\npricing = "{pricing}"'
     )
     given = {"desired": "[]", "confidential": "[]", "include": "[]", "method": method}
     audit = 'holdout = 0.4\nadversaries = ["naive_bayes"]'
@@ -78,7 +80,7 @@ def test_run__is_the_same_though_its_only_worker_dies(only: Client, tmp_path: Pa
         (folder := tmp_path / name).mkdir()
         write_profiles(str(folder / "records.zarr"), 4000)
         with flows_on(client):
-            release_collection(read_options(configure_by(folder)), watch)
+            release_collection(read_options(configure_by(folder, pricing="cluster")), watch)
         assert "advances" in watch.heard["solve_apart"]
     assert len(killed) == 1
     assert_same(tmp_path / "there", tmp_path / "here")

@@ -27,10 +27,10 @@ class Event:
         What is under way, as the dashboard names its tasks: "clean_chunk", "sum_moments",
         "attack", "price_columns".
     what
-        "begins", "advances", "stalls" or "ends".
+        "begins", "advances", "stalls", "ends", or "decides" by a pilot whether it is sent.
     amount
         When it begins, how much there is to do (0: not known); when it advances, how much more
-        is done; when it stalls, seconds without progress.
+        is done; when it stalls, seconds without progress; 1 where it is sent.
     unit
         Of the amount: "records", "chunks", "rounds", "attacks", "objects".
     numbers
@@ -38,7 +38,7 @@ class Event:
     """
 
     work: str
-    what: Literal["begins", "advances", "stalls", "ends"]
+    what: Literal["begins", "advances", "stalls", "ends", "decides"]
     amount: float = 0.0
     unit: str = "records"
     numbers: tuple[tuple[str, float], ...] = ()

@@ -9,9 +9,10 @@ blocks found is merged by a worker; the driver gets one small answer a round.
 
 import itertools
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
@@ -21,6 +22,7 @@ from privpipe.cluster.executors.executor import FAN_IN, Event, Executor
 from privpipe.numerics.mapping.problem import pair_pricing
 from privpipe.numerics.mapping.problem.pair_pricing import Prices, PricingQuestion
 from privpipe.numerics.mapping.problem.programme import MappingProblem
+from privpipe.numerics.mapping.problem.search_progress import Deadline, waiting
 from privpipe.protocols import FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -104,8 +106,10 @@ PricingPlace = Literal["auto", "cluster", "inline"]
 _PAIRS_PER_BLOCK = 2**28
 # The square of FAN_IN: two levels of merging.
 _MOST_BLOCKS = 64
-_WORTH_SENDING = 2**29
-"""Pairs of a round below which a cluster's overhead is more than the search itself."""
+# Of a pilot; and seconds of work that no task would shorten.
+_PILOT_PAIRS, _SHORT = 2**21, 0.05
+# Of the seconds here: what tasks may take to be worth it.
+_PAYS = 0.9
 
 _ROUNDS = itertools.count()
 """Rounds of this process: no two have one key."""
@@ -152,7 +156,7 @@ class ClusterPricing:
         Eight hexadecimal digits of the run, part of the keys ``price_columns-<run id>-...``; an
         executor has its own.
     place
-        "cluster" always sends; "inline" never; "auto" sends where the search outweighs it.
+        "cluster" always sends; "inline" never; "auto" where a pilot finds that it pays.
 
     Attributes
     ----------
@@ -186,24 +190,73 @@ class ClusterPricing:
 
     def __call__(self, problem: MappingProblem, question: PricingQuestion) -> Prices:
         """Price all columns of a problem."""
-        pairs = problem.n_symbols * problem.n_columns
-        if self.place == "inline" or (self.place == "auto" and pairs < _WORTH_SENDING):
-            return pair_pricing.price_in_memory(problem, question)
         # The same object, not an equal one: comparing would cost as much as sending.
         if problem is not self._problem:
-            self._load(problem)
+            self._problem, self._blocks = problem, []
+            if self._pays_pricing(problem, question):
+                self._load(problem)
+        if not self._blocks:
+            return pair_pricing.price_in_memory(problem, question)
         prices = self._ask(question)
         self.executor.listener(Event("price_columns", "advances", 1, "rounds"))
         return prices
 
-    def spread(self, solve: Callable[[Any], Any], problems: Sequence[Any]) -> list[Any]:
-        """Solve problems that know nothing of one another, each a task of its own, in order."""
-        tasks = {f"{next(_ROUNDS):06d}": (one,) for one in problems}
-        found = dict[str, Any]()
-        for name, one in self.executor.run_tasks(solve, tasks.items(), prefix="solve_apart"):
-            found[name] = one
-            self.executor.listener(Event("solve_apart", "advances", 1, "problems"))
-        return [found[name] for name in tasks]
+    @property
+    def n_threads(self) -> int:
+        """Threads of workers; 0 where all is done in this process."""
+        alone = type(self.executor) is Executor or self.place == "inline"
+        return 0 if alone else max(1, self.executor.measure().n_threads)
+
+    @cached_property
+    def task_seconds(self) -> float:
+        """What a task takes beyond its work: the least of three without any."""
+
+        def try_one() -> float:
+            begun = time.monotonic()
+            list(self.executor.run_tasks(str, [(f"{next(_ROUNDS):06d}", ())], prefix="pilot"))
+            return time.monotonic() - begun
+
+        return min(try_one() for _ in range(3))
+
+    def pays(self, work: str, seconds: float, n_tasks: int) -> bool:
+        """Whether work of so many seconds here is sent as tasks; a pilot's decision is reported."""
+        n = self.n_threads
+        if self.place != "auto" or not n or seconds < _SHORT:
+            return self.place == "cluster"
+        there = seconds / min(n, n_tasks) + self.task_seconds * (2 + n_tasks / n)
+        numbers = ("here", seconds), ("task", self.task_seconds), ("workers", float(n))
+        sent = there <= _PAYS * seconds
+        self.executor.listener(Event(work, "decides", float(sent), "tasks", numbers))
+        return sent
+
+    def _pays_pricing(self, problem: MappingProblem, question: PricingQuestion) -> bool:
+        if self.place != "auto" or not self.n_threads:
+            return self.place == "cluster"
+        n = min(max(_PILOT_PAIRS // problem.n_symbols, 1), problem.n_columns)
+        for _ in range(2):  # the first compiles
+            clock = Deadline(np.inf)
+            pair_pricing.price_block(problem, question, 0, n, pair_pricing.column_groups(problem))
+        n_blocks = len(plan_columns(problem.n_symbols, problem.n_columns)) - 1
+        return self.pays("price_columns", clock.spent * problem.n_columns / n, n_blocks)
+
+    def spread(
+        self, solve: Callable[[Any], Any], problems: Iterable[Any], at_once: int | None = None
+    ) -> Iterator[Any]:
+        """Solve problems that know nothing of one another, each a task of its own, in order.
+
+        So many at once, or all: the next are not begun where no one reads on. With 0 they are
+        solved here, one by one.
+        """
+        queue, executor = iter(problems), self.executor
+        if at_once == 0:
+            at_once, executor = 1, Executor(executor.listener)
+        while several := list(itertools.islice(queue, at_once)):
+            tasks, found = {f"{next(_ROUNDS):06d}": (one,) for one in several}, dict[str, Any]()
+            with waiting():
+                for name, one in executor.run_tasks(solve, tasks.items(), prefix="solve_apart"):
+                    found[name] = one
+                    executor.listener(Event("solve_apart", "advances", 1, "problems"))
+            yield from (found[name] for name in tasks)
 
     def _load(self, problem: MappingProblem) -> None:
         """Cut the columns and leave each block where it will be priced."""
@@ -216,7 +269,6 @@ class ClusterPricing:
             for a, b in itertools.pairwise(self._edges)
         ]
         self._mass = send(problem.mass)
-        self._problem = problem
 
     def _ask(self, question: PricingQuestion) -> Prices:
         levels, executor = question.levels, self.executor

@@ -179,6 +179,11 @@ class Watch:
                 self._change(state="running" if n_workers else "waiting")
                 line = f"Nothing finished for {event.amount:.0f} s; {n_workers:.0f} workers."
                 self.say(line, style="yellow")
+            elif event.what == "decides":
+                here, task, workers = (numbers[name] for name in ("here", "task", "workers"))
+                ended = f"sent to {workers:.0f} threads" if event.amount else "done here"
+                self.say(f"pilot    {event.work}: {here:.2g} s here, {task:.2g} s a task; {ended}")
+                return
             elif event.what == "ends":
                 self._close()
             elif begins or event.work != self._work:  # rounds, whose number no one knows before

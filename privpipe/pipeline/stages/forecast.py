@@ -452,6 +452,7 @@ def forecast_run(run: Run) -> Forecast | None:
         read_attributes=partial(_read_codes, run.collection),
         held_out=run.split.share,
         has_subjects=run.options.collection.subject is not None,
+        n_training=run.training.schema_of_records.n_records,
     )
     return cast(Forecast | None, run.method.forecast(preview, run.options.method))
 

@@ -9,6 +9,7 @@ mapping: the first two say the most there is. What the fitted counts say stays b
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -29,6 +30,8 @@ from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 _PRIOR_RECORDS = 0.5
 # How the chance to fail is shared among the bounds that are all computed.
 _SHARES = {"held_out": 0.75, "distortion": 0.2, "worst": 0.05}
+# What is promised beside the information where it is finite.
+_LIMITS = ("distortion_at_most", "pointwise_leakage_at_most", "posterior_odds_at_most")
 # Of the most there is: bounds of few records vary, and a target near it would be met by chance.
 _SOME = 0.75
 
@@ -186,20 +189,17 @@ def promise_strata(
     range of the numbers.
     """
     promises = [one.guarantee for one in maps]
-    bounds, said = np.array([one.number for one in promises]), dict(promises[0].parameters)
+    bounds, said = (
+        np.array([one.number for one in promises]),
+        [dict(p.parameters) for p in promises],
+    )
     n, k, shares = float(table.sum()), len(maps), table.sum(axis=0) / table.sum()
-    off = math.sqrt(2 * (k * math.log(2) - math.log(1 - said["confidence"])) / n)
+    off = math.sqrt(2 * (k * math.log(2) - math.log(1 - said[0]["confidence"])) / n)
     worst = promises[int(bounds.argmax())]
     given = min(float(shares @ bounds + off / 2 * np.ptp(bounds)), float(bounds.max()))
     alone, names = measure_information(table.T / n), [_name(int(one), by) for one in strata]
-    most = max(dict(one.parameters).get("distortion_at_most", math.inf) for one in promises)
-    numbers = {
-        "confidence": level,
-        f"given_{by.name}_at_most": given,
-        f"{by.name}_alone_plug_in": alone,
-        "plug_in": float(shares @ [one.information for one in maps]),
-        **_keep_bounded({"distortion_at_most": most}),
-    }
+    extra = {f"given_{by.name}_at_most": given, f"{by.name}_alone_plug_in": alone}
+    numbers = extra | _keep_bounded(_join(said, shares)) | {"confidence": level}
     for name, *of_one in zip(names, shares, bounds, (one.gap for one in maps), strict=True):
         for what, number in zip(("share", "at_most", "gap"), of_one, strict=True):
             numbers[f"{by.name}={name}: {what}"] = float(number)
@@ -212,13 +212,41 @@ def promise_strata(
         k=k,
         worst=names[int(bounds.argmax())],
         alone=alone,
+        numbers=numbers,
+        off=max(one.gap for one in maps),
+        ended="; ".join(f"{why} ({n})" for why, n in Counter(m.stopped for m in maps).items()),
+        unbounded=say_unbounded(numbers),
     )
     unit = f"{worst.unit}, given any value of {by.name}"
     return replace(worst, unit=unit, parameters=tuple(numbers.items()), statement=statement)
 
 
+def _join(said: Sequence[Mapping[str, float]], shares: FloatArray) -> dict[str, float]:
+    """Of each number that strata have the sum of counts, the mean under counts, or the worst.
+
+    What holds given any value at most the worst of them, the excepted share included.
+    """
+    joined = {}
+    for name in dict.fromkeys(name for one in said for name in one):
+        each = np.array([one.get(name, math.inf) for one in said])
+        if name in ("n_released", "n_fitted", "n_held_out"):
+            joined[name] = float(each.sum())
+        elif name in ("optimum_at_least", "plug_in_distortion") or name.endswith("plug_in"):
+            joined[name] = float(shares @ each)
+        else:
+            joined[name] = float(each.max())
+    return joined
+
+
+def say_unbounded(numbers: Mapping[str, float]) -> str:
+    """Which limits a promise lacks, in words; empty where it has all."""
+    limits = {name: name.removesuffix("_at_most").replace("_", " ") for name in _LIMITS}
+    lacking = ", ".join(words for name, words in limits.items() if name not in numbers)
+    return f". Unbounded: {lacking}" if lacking else ""
+
+
 def _keep_bounded(numbers: Mapping[str, float]) -> dict[str, float]:
-    """Without those that are infinite, which no store holds: what is not said is unbounded."""
+    """Without those that are infinite, which no store holds; `say_unbounded` names them."""
     return {name: number for name, number in numbers.items() if math.isfinite(number)}
 
 
@@ -389,7 +417,8 @@ def _promise(number: float, confidence: float, numbers: dict[str, float], ended:
     level = f"{confidence:.4g}".removeprefix("0")
     off = numbers["plug_in"] - numbers["optimum_at_least"]
     given = {"most": round_up(number), "level": level, "numbers": numbers, "off": off}
-    statement = say_grounds("mapping_statement", ended=ended, **given)
+    unbounded = say_unbounded(numbers)
+    statement = say_grounds("mapping_statement", ended=ended, unbounded=unbounded, **given)
     return say_promise("mapping", number, parameters=tuple(numbers.items()), statement=statement)
 
 

@@ -77,7 +77,8 @@ class PrivacyMappingOptions(MethodOptions):
     pricing: Literal["auto", "cluster", "inline"] = "auto"
     """Where columns are priced."""
     max_seconds: Positive | None = None
-    """Time after which the best mapping so far is taken."""
+    """Seconds of the search and of the promise, of all values of `by` together; reading records is
+    apart. Then the best mapping so far is taken."""
 
     prices: ClassVar[bool] = True
     is_judged: ClassVar[bool] = True

@@ -2,11 +2,13 @@
 
 import math
 import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from typing import Any, ClassVar
 
 import numpy as np
+import scipy.sparse as sp
 from scipy.special import entr
 
 from privpipe.capabilities import Preview
@@ -15,7 +17,7 @@ from privpipe.fitted_names import keep_names
 from privpipe.numerics.mapping.held_out_information import expect_held_out_bound
 from privpipe.numerics.mapping.problem.pair_pricing import PriceOracle
 from privpipe.numerics.mapping.problem.programme import measure_information
-from privpipe.numerics.mapping.problem.search_progress import read_clock
+from privpipe.numerics.mapping.problem.search_progress import Deadline
 from privpipe.protocols import FloatArray, IntArray, Method, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards, check_unweighted, say_incomplete
 from privpipe.sanitizers.grounds import read_grounds, refuse_dependent, say_grounds
@@ -97,82 +99,134 @@ def assure_each_variable(
         numbers[f"{column.name}_plug_in"] = nats
         numbers[f"{column.name}_at_most"] = float(alone.number or 0.0)
         words.append(f"{assurance.round_up(float(alone.number or 0.0))} about {column.name}")
-    joint_number = assurance.round_up(float(whole.guarantee.number or 0.0))
-    level = f"{confidence:.4g}".removeprefix("0")
-    each = f"with confidence {level} about the law of these records at most {', '.join(words)}"
-    statement = f"{each} and {joint_number} nats about all of them together"
+    statement = say_grounds(
+        "budgets_statement",
+        level=f"{confidence:.4g}".removeprefix("0"),
+        each=", ".join(words),
+        whole=assurance.round_up(float(whole.guarantee.number or 0.0)),
+        numbers=numbers,
+        ended=mapping.stopped,
+        unbounded=assurance.say_unbounded(numbers),
+    )
     guarantee = replace(whole.guarantee, parameters=tuple(numbers.items()), statement=statement)
     return replace(whole, guarantee=guarantee)
 
 
 def _solve(
-    law: assurance.CountedLaw, codes: IntArray, options: PrivacyMappingOptions, price: Any
-) -> tuple[SparseMapping, SparseMapping, str]:
-    """The mapping of the options for a law, and that of its programme before symbols are charged.
+    law: assurance.CountedLaw,
+    codes: IntArray,
+    options: PrivacyMappingOptions,
+    price: PriceOracle | None,
+    deadline: Deadline,
+    n_records: tuple[float, float],
+) -> tuple[SparseMapping, SparseMapping]:
+    """The mapping of the options for a law, and the same before symbols are charged.
 
-    And what its search has not reached, in a sentence; empty where it has.
+    For so many records that are fitted, and that judge.
     """
-    joint, n_records = law.joint, (law.fitted.n_records, law.fresh.n_records)
     more: dict[str, Any] = {
         "distortion_budget": options.distortion_budget,
         "gap": options.gap,
-        "max_seconds": np.inf if options.max_seconds is None else options.max_seconds,
+        "max_seconds": deadline.left,
         "unseen": options.unseen,
         "price": price,
     }
-    args = (joint, codes, options.distortion)
+    args = (law.joint, codes, options.distortion)
     if (budgets := options.information_budgets) is not None:
-        more |= {"private": law.private, "information_budgets": budgets}
-        found = solve_budgeted_mapping(*args, **more)
-        return found, found, ""
+        found = solve_budgeted_mapping(
+            *args, private=law.private, information_budgets=budgets, **more
+        )
+        return found, found
     limits = options.max_posterior_odds, options.max_leakage
     if limits != (None, None):
         more |= dict(zip(("max_posterior_odds", "max_leakage"), limits, strict=True))
         found = solve_constrained_mapping(*args, **more)
-        return found, found, ""
-    began, short = read_clock(), ""
+        return found, found
+    begun = Deadline(np.inf)
     found = solve_privacy_mapping(*args, solver=options.solver, **more)
-    if options.solver != "auto":
-        return found, found, ""
-    if found.stopped in ("time limit", "no further progress") and found.gap > options.gap:
-        short = say_grounds("search_stopped", found=found, gap=options.gap)
-    if not min(n_records):
-        return found, found, short
-    prior = assurance.find_prior(joint.sum(axis=1) * n_records[0], len(joint))
-    charged = charge_symbols(
-        found,
-        joint,
-        lambda mapping: expect_held_out_bound(joint, mapping, prior, *n_records),
-        gap=options.gap,
-        max_seconds=more["max_seconds"] - (read_clock() - began),
-    )
-    return charged, found, short
+    if options.solver != "auto" or not min(n_records):
+        return found, found
+    # The first expected bound would take what is left.
+    left = deadline.left if deadline.left >= _TOO_LITTLE * deadline.seconds else 0.0
+    expect, more = _expect_from(law.joint, *n_records), {"gap": options.gap, "max_seconds": left}
+    # A set of symbols takes about as long as all.
+    if left and (spread := getattr(price, "spread", None)):
+        n = _count_threads(price, "solve_apart", _SETS * begun.spent, _SETS)
+        more["solve_all"] = partial(spread, at_once=n)
+    return charge_symbols(found, law.joint, expect, **more), found
+
+
+def _count_threads(price: Any, work: str, seconds: float, n_tasks: int) -> int:
+    """Threads of workers for work of seconds, where a pilot sends it; 0 where it stays here."""
+    pays = getattr(price, "pays", None)
+    return price.n_threads if pays is not None and pays(work, seconds, n_tasks) else 0
+
+
+def _expect_from(
+    joint: FloatArray, n_fitted: float, n_fresh: float
+) -> Callable[[sp.csc_array], float]:
+    """What the bound of a mapping will be about, nats."""
+    prior = assurance.find_prior(joint.sum(axis=1) * n_fitted, len(joint))
+    return partial(expect_held_out_bound, joint, prior=prior, n_fitted=n_fitted, n_fresh=n_fresh)
+
+
+Shortcomings = dict[str, tuple[float, str]]
+"""What is to be warned of, by the name of its sentence: how bad it is, and in words."""
+
+Timed = tuple[assurance.CountedLaw, float]
+"""A law, and the seconds that its fit may take."""
 
 
 def _fit_law(
-    law: assurance.CountedLaw, options: PrivacyMappingOptions, price: PriceOracle | None = None
-) -> tuple[SparseMapping, str]:
-    """The mapping that the fitted records choose, as the others judge it; see `_solve`."""
+    timed: Timed, options: PrivacyMappingOptions, price: PriceOracle | None = None
+) -> tuple[SparseMapping, Shortcomings]:
+    """The mapping that the fitted records choose within seconds, as the others judge it."""
+    law, deadline = timed[0], Deadline(timed[1])
     joint, codes = prepare_joint(law.fitted, options, law.private)
-    found, solved, short = _solve(law := replace(law, joint=joint), codes, options, price)
+    law = replace(law, joint=joint)
+    early = _leave_promise(law, len(codes), options, deadline)
+    n_records = law.fitted.n_records, law.fresh.n_records
+    found, solved = _solve(law, codes, options, price, early, n_records)
     how = assurance.assure_mapping if options.information_budgets is None else assure_each_variable
     assured = how(found, law, confidence=options.confidence, held_out=options.held_out)
     assurance.check_target(assured, solved, law, options.wanted_information, options.held_out)
+    short = Shortcomings()
+    said, budget = dict(assured.guarantee.parameters), found.distortion_budget
+    if (spent := said["plug_in_distortion"]) > max(budget, found.distortion):
+        short["joined_profiles"] = spent, say_grounds("joined_profiles", spent=spent, budget=budget)
     most = float(assured.guarantee.number or 0.0)
     entropy = float(entr(joint.sum(axis=1)).sum())
     if most >= entropy > 0 and law.fresh.n_records and not law.schema.groups:
-        short = f"{say_grounds('vacuous_bound', most=most, entropy=entropy)} {short}".rstrip()
-    spent = dict(assured.guarantee.parameters)["plug_in_distortion"]
-    budget = found.distortion_budget
-    if spent > max(budget, found.distortion):
-        short = f"{say_grounds('joined_profiles', spent=spent, budget=budget)} {short}".rstrip()
+        short["vacuous_bound"] = most, say_grounds("vacuous_bound", most=most, entropy=entropy)
+    gap = solved.gap
+    if (widest := options.information_budgets) is not None:
+        gap = max(widest) * (said["budget_share_at_most"] - said["budget_share_at_least"])
+    if gap > options.gap and not {"gap reached", "perfect privacy"} & {*solved.stopped.split(", ")}:
+        words = say_grounds("search_stopped", ended=solved.stopped, off=gap, gap=options.gap)
+        short["search_stopped"] = gap, words
     return assured, short
 
 
+def _leave_promise(
+    law: assurance.CountedLaw, n_symbols: int, options: PrivacyMappingOptions, deadline: Deadline
+) -> Deadline:
+    """The deadline of the search, before that by what the promise will take.
+
+    It is forecast by fitted records alone: the mapping must be no function of the others.
+    """
+    prepared, n = deadline.spent, (law.fitted.n_records, law.fresh.n_records)
+    if min(n) and deadline.seconds < np.inf:
+        _expect_from(law.joint, *n)(sp.eye_array(n_symbols, format="csc"))
+    # It looks profiles up as the joint did, and bounds what it found; with budgets of each as well.
+    one = prepared + _BOUNDS * (deadline.spent - prepared)
+    return deadline.end_earlier(one * (1 + len(options.information_budgets or ())))
+
+
 def _fit_strata(
-    law: assurance.CountedLaw, options: PrivacyMappingOptions, price: PriceOracle | None
-) -> tuple[StratifiedMapping, str]:
+    timed: Timed, options: PrivacyMappingOptions, price: PriceOracle | None
+) -> tuple[StratifiedMapping, Shortcomings]:
     """A mapping for each value of the last attribute, within the budget and with a promise."""
+    law, deadline = timed[0], Deadline(timed[1])
     by, whole = law.schema.attributes[-1], law.fitted.merge(law.fresh)
     table, strata, _ = profiles.make_joint(whole.without(slice(-1)), law.private)
     reveals_all = len(table) > 1 and ((table > 0).sum(axis=0) == 1).all()
@@ -186,16 +240,54 @@ def _fit_strata(
     assurance.refuse_small(law, [not one.fitted.n_records for one in laws], options.held_out)
     share = 1 - (1 - options.confidence) / (len(strata) + 1)
     fit = partial(_fit_law, options=replace(options, confidence=share))
-    spread = getattr(price, "spread", None)
-    found = [fit(one) for one in laws] if spread is None else spread(fit, laws)
-    maps, said = zip(*found, strict=True)
+    maps, short = zip(*_fit_each(fit, laws, price, deadline), strict=True)
     if law.fresh.n_records:  # else nothing is judged, by choice
         most = math.log(law.n_private)
         assurance.refuse_small(law, [m.guarantee.number >= most for m in maps], options.held_out)
     guarantee = assurance.promise_strata(maps, strata[:, 0], by, table, options.confidence)
-    return StratifiedMapping(strata[:, 0].copy(), maps, guarantee), max(said)
+    worst = Shortcomings()
+    for name in dict.fromkeys(name for one in short for name in one):
+        bad = sorted(one[name] for one in short if name in one)
+        how_many = say_grounds("of_strata", n=len(bad), k=len(strata), by=by.name)
+        worst[name] = bad[-1][0], f"{bad[-1][1]} {how_many}"
+    return StratifiedMapping(strata[:, 0].copy(), maps, guarantee), worst
 
 
+def _fit_each(
+    fit: Callable[[Timed], Any],
+    laws: Sequence[assurance.CountedLaw],
+    price: Any,
+    deadline: Deadline,
+) -> list[tuple[SparseMapping, Shortcomings]]:
+    """Fit all within one deadline: each has its part by its profiles, and what others left."""
+    sizes = np.array([len(one.fitted.keys) for one in laws], float)
+    order = np.argsort(sizes, kind="stable").tolist()
+    begun = Deadline(np.inf)
+    profiles.make_joint(laws[order[0]].fitted)  # a pilot: a small part of the smallest
+    seconds = _PILOT * begun.spent * sizes.sum() / max(sizes.min(), 1.0)
+    n_threads = _count_threads(price, "solve_apart", seconds, len(laws))
+    # What small ones do not need passes on to large ones.
+    rest = {k: sizes[order[at:]].sum() for at, k in enumerate(order)}
+    if n_threads:
+        loads = np.zeros(n_threads)
+        for k in order[::-1]:  # as they will be taken: the largest first, each by who is free
+            loads[loads.argmin()] += sizes[k]
+        order, rest = order[::-1], dict.fromkeys(order, loads.max())
+    tasks = ((laws[k], deadline.left * float(sizes[k] / rest[k])) for k in order)
+    spread = getattr(price, "spread", None)
+    solved = spread(fit, tasks, None if n_threads else 0) if spread else map(fit, tasks)
+    found = dict(zip(order, solved, strict=True))
+    return [found[k] for k in range(len(laws))]
+
+
+# Of one expected bound: what a promise takes, beside looking profiles up.
+_BOUNDS = 2.5
+# Sets of symbols that are tried, usually; and what a fit takes of reading its counts, at least.
+_SETS, _PILOT = 4, 200.0
+# Of a limit.
+_TOO_LITTLE = 0.05
+# Of the records to be released: with more the mapping was learned from others.
+_MANY_NEW = 0.05
 # `check` answers while somebody waits; a coarser gap would do for a forecast.
 _FORECAST_SECONDS = 20.0
 
@@ -285,9 +377,11 @@ def fit_privacy_mapping(
             )
     say_incomplete(counts.n_left_out, counts.n_records + counts.n_left_out, "private")
     law = assurance.CountedLaw(np.empty((0, 0)), private, fitted, fresh, shards.schema)
-    found, short = (_fit_law if options.by is None else _fit_strata)(law, options, price)
+    timed = law, np.inf if options.max_seconds is None else options.max_seconds
+    found, short = (_fit_law if options.by is None else _fit_strata)(timed, options, price)
     if short:
-        warnings.warn(short, PrivacyWarning, stacklevel=3)
+        text = " ".join(words for _, words in short.values())
+        warnings.warn(text, PrivacyWarning, stacklevel=3)
     if shards.schema.groups:
         if isinstance(found, StratifiedMapping):
             found = replace(found, maps=tuple(map(_without_bound, found.maps)))
@@ -346,6 +440,11 @@ class ProfileForecast:
         Training records that bring the bound down to it; None where no number does.
     has_subjects
         Whether several records may be of one person, and so no bound is promised.
+    n_new
+        Of the unseen those whose profile no training record has, however rare.
+    most, entropy
+        About what will be promised of the value of fewest records, and what its private values
+        hold in all, nats; None where nothing is promised.
     """
 
     about: ClassVar[str] = "profiles"
@@ -359,6 +458,9 @@ class ProfileForecast:
     wanted_information: float | None = None
     n_needed: float | None = None
     has_subjects: bool = False
+    n_new: int = 0
+    most: float | None = None
+    entropy: float = 0.0
 
     def describe(self) -> str:
         """In words, counts alone."""
@@ -371,9 +473,15 @@ class ProfileForecast:
             said += ', and unseen = "refuse" will stop the run at the first of them'
         elif self.n_unseen:
             said += ': each is treated as the nearest known one (unseen = "nearest")'
+        if (new := self.n_new / max(1, self.n_records)) > _MANY_NEW:
+            said += f". {say_grounds('many_new', new=new)}"
         if self.has_subjects:
             none = read_grounds()["promises"]["dependent"]["statement"]
             return f"{said}. {none.capitalize()}."
+        if self.most is not None:
+            useless = self.most >= self.entropy > 0
+            name = "promise_forecast_vacuous" if useless else "promise_forecast"
+            said += f". {say_grounds(name, most=self.most, entropy=self.entropy)}"
         if self.wanted_information is None:
             return f"{said}."
         target = f"{said}. A bound of {self.wanted_information:g} nats"
@@ -398,30 +506,41 @@ def _forecast(preview: Preview, options: PrivacyMappingOptions) -> ProfileForeca
     if options.by is not None:
         codes = np.column_stack([codes, np.repeat(values, [len(law[1]) for law in laws])])
     table = preview.read_attributes()
-    # Profiles come first: the records whose profile occurs among these first rows are known.
-    both = np.concatenate([codes, table])
-    _, first, place = np.unique(both, axis=0, return_index=True, return_inverse=True)
-    n_unseen = int((first[place.ravel()[len(codes) :]] >= len(codes)).sum())
-    found = ProfileForecast(
-        len(codes), fitted.n_records, len(table), n_unseen, preview.is_whole, options.unseen
-    )
+    known = codes, fitted.keys[:, : fitted.n_attributes]
+    n_unseen, n_new = (_count_unknown(one, table) for one in known)
+    sizes = len(codes), fitted.n_records, len(table), n_unseen
+    found = ProfileForecast(*sizes, preview.is_whole, options.unseen, n_new=n_new)
     found = replace(found, has_subjects=preview.has_subjects)
-    if (target := options.wanted_information) is None:
+    judging = max(options.held_out, preview.held_out)
+    if preview.has_subjects or not judging:
         return found
-    # The value of the fewest records needs the most of all records.
+    # The value of the fewest records needs the most of all records, and is promised the least.
     fewest = min(range(len(parts)), key=lambda k: parts[k].n_records)
-    joint, known = laws[fewest]
-    mapping = solve_privacy_mapping(
-        joint,
-        known,
-        options.distortion,
-        distortion_budget=options.distortion_budget,
-        gap=max(options.gap, 0.1 * target),
-        max_seconds=_FORECAST_SECONDS,
-    )
+    (joint, few), share = laws[fewest], parts[fewest].n_records / fitted.n_records
+    entropy, target = float(entr(joint.sum(axis=1)).sum()), options.wanted_information
+    gap = max(options.gap, 0.1 * target if target else 1e-3 * entropy)
+    # Limits and budgets cost more than what is forecast without them.
+    plain = replace(options, gap=gap, information_budgets=None, solver="auto")
+    plain = replace(plain, max_posterior_odds=None, max_leakage=None)
+    n = share * (preview.n_training or fitted.n_records / (1 - judging))
+    n_records = (1 - judging) * n, judging * n
+    law = assurance.CountedLaw(joint, few, fitted, fitted, ShardSchema(0))
+    charged, mapping = _solve(law, few, plain, None, Deadline(_FORECAST_SECONDS), n_records)
+    # A promise is at most what the private values could hold, whatever the records.
+    most = min(_expect_from(joint, *n_records)(charged.mapping), math.log(max(2, len(joint))))
+    found = replace(found, most=most, entropy=entropy)
+    if target is None:
+        return found
     needed = assurance.forecast_needed(mapping.mapping, joint, target, options.held_out)
-    share = parts[fewest].n_records / fitted.n_records
     return replace(found, wanted_information=target, n_needed=needed and needed / share)
+
+
+def _count_unknown(profiles_: IntArray, table: IntArray) -> int:
+    """Records whose profile is none of these."""
+    # Profiles come first: the records whose profile occurs among these first rows are known.
+    both = np.concatenate([profiles_, table])
+    _, first, place = np.unique(both, axis=0, return_index=True, return_inverse=True)
+    return int((first[place.ravel()[len(profiles_) :]] >= len(profiles_)).sum())
 
 
 def check_mapping(options: PrivacyMappingOptions, schema: ShardSchema) -> None:

@@ -355,3 +355,89 @@ def test_options__former_keys_and_digests_are_those_of_before() -> None:
     assert kind.dump_python(options(), mode="json")["by"] == "attribute_2"
     with pytest.raises(ValidationError, match="Input should be 'best'"):
         kind.validate_python({**plain, "smoothing": "none"})
+
+
+def test_fit__the_header_has_whatever_that_of_one_mapping_has() -> None:
+    codes, private = draw(6_000)
+    both = np.column_stack([private, codes[:, 0] > 1]).astype(str)
+    records = Records(np.zeros((6_000, 1)), attributes=codes, confidential=both)
+    names = ("confidential_0", "confidential_1")
+    changes: dict[str, Any] = {"private": names, "information_budgets": (0.5, 0.5)}
+    found = fit_privacy_mapping(records, options(**changes))
+    assert isinstance(found, StratifiedMapping)
+    every = ("attribute_0", "attribute_1", "attribute_2")
+    plain = fit_privacy_mapping(records, options(by=None, attributes=every, **changes))
+    said = dict(found.guarantee.parameters)
+    assert {name for name, _ in plain.guarantee.parameters} <= {*said}
+    parts = [dict(one.guarantee.parameters) for one in found.maps]
+    for name in parts[0]:
+        each = [one[name] for one in parts]
+        if name.startswith("n_"):
+            assert said[name] == sum(each)
+        elif "plug_in" in name or name == "optimum_at_least":
+            assert min(each) <= said[name] <= max(each)
+        elif name != "confidence":
+            assert said[name] == max(each)
+    assert said["n_fitted"] + said["n_held_out"] == 6_000
+    assert said["confidence"] == 0.95
+
+
+def test_fit__odds_that_nothing_bounds_are_called_unbounded() -> None:
+    codes, private = draw(6_000)
+    private[codes[:, 2] == 2] = 0  # there one value is never seen
+    found = fit_privacy_mapping(make_records(codes, private), options())
+    assert "posterior_odds_at_most" not in dict(found.guarantee.parameters)
+    assert "Unbounded: posterior odds" in found.guarantee.statement
+    assert "Unbounded" not in found.maps[0].guarantee.statement
+
+
+@pytest.mark.parametrize("confidence", [0.5])
+def test_fit__odds_of_the_worst_value_hold_for_all(confidence: float) -> None:
+    """At confidence .5 at most half of the draws may break them."""
+    codes, private = draw(200_000, 3)
+    broken = 0
+    for seed in range(6):
+        found = fit(4_000, 200 + seed, confidence=confidence, gap=1e-3)
+        said, worst = dict(found.guarantee.parameters), 0.0
+        for value, one in zip(found.strata, found.maps, strict=True):
+            here = codes[:, 2] == value
+            table = np.zeros((2, one.n_symbols))
+            np.add.at(table, (private[here], one.find_symbols(codes[here, :2])), 1.0)
+            masses = np.asarray((one.mapping @ (table / table.sum()).T).T)
+            given = masses / masses.sum(axis=1, keepdims=True)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                odds = given.max(axis=0) / given.min(axis=0)
+            off = odds > said.get("posterior_odds_at_most", np.inf)
+            worst = max(worst, float(masses.sum(axis=0)[off].sum()))
+        broken += worst > said["excepted_at_most"]
+    assert broken <= 5
+
+
+def test_forecast__the_promise_and_profiles_that_no_record_had() -> None:
+    """`check` said nothing where a run promised as much as there is."""
+    from dataclasses import asdict
+
+    assert METHOD.forecast is not None
+    for n, useless in ((300, True), (20_000, False)):
+        codes, private = draw(n)
+        shard = Shard(np.zeros((n, 0)), confidential=private[:, None] * 1.0, attributes=codes)
+        few = Preview(
+            True,
+            lambda shard=shard: [shard],  # type: ignore[misc]
+            lambda: None,  # type: ignore[arg-type,return-value]
+            lambda codes=codes: codes + (np.arange(len(codes)) % 10 == 0)[:, None] * [4, 0, 0],  # type: ignore[misc]
+        )
+        every = options(by=None, attributes=("attribute_0", "attribute_1", "attribute_2"))
+        found = METHOD.forecast(few, every)
+        said = found.describe()
+        assert "% have a profile that no training record has" in said
+        assert ("The promise will say nothing" in said) == useless
+        assert ("The promise will be about" in said) != useless
+        assert asdict(found)["n_new"] == pytest.approx(n / 10, rel=0.1)
+        records = make_records(codes, private)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            promised = fit_privacy_mapping(records, every).guarantee.number
+        assert found.most == pytest.approx(promised, rel=0.3, abs=0.01)
+        nobody = replace(few, has_subjects=True)
+        assert "romise will" not in METHOD.forecast(nobody, every).describe()

@@ -59,7 +59,7 @@ def test_forecast__says_it_before_the_run() -> None:
     )
 
     class Few:
-        is_whole, held_out, has_subjects = True, 0.0, False
+        is_whole, held_out, has_subjects, n_training = True, 0.0, False, 0
 
         def read_training(self) -> list[Shard]:
             return [shard]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -33,6 +33,48 @@ def waiting() -> Iterator[None]:
     begun = time.monotonic() - time.process_time()
     yield
     _waited[0] += max(time.monotonic() - time.process_time() - begun, 0.0)
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """When the seconds of a limit are over; handed through, so that all that it is of share it.
+
+    Parameters
+    ----------
+    seconds
+        Of the limit; infinite where there is none.
+    began, noted
+        When it began: by `read_clock`, and by a clock on the wall.
+    """
+
+    seconds: float
+    began: float = field(default_factory=lambda: read_clock())
+    noted: float = field(default_factory=lambda: time.monotonic())
+
+    @property
+    def spent(self) -> float:
+        """Seconds since it began."""
+        return read_clock() - self.began
+
+    @property
+    def left(self) -> float:
+        """Seconds until it is over, never 0: that is no limit that a search can be given."""
+        return max(self.seconds - self.spent, np.finfo(float).tiny)
+
+    @property
+    def left_on_wall(self) -> float:
+        """Of another clock, at its rate so far: what it measures takes no time off for others."""
+        rate = (time.monotonic() - self.noted) / max(self.spent, np.finfo(float).tiny)
+        return self.left * max(rate, 1.0)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing new may begin."""
+        return self.spent >= self.seconds
+
+    def end_earlier(self, seconds: float) -> Deadline:
+        """An earlier one, by so many seconds or half of what is left."""
+        return replace(self, seconds=self.seconds - min(seconds, self.left / 2))
 
 
 @dataclass(frozen=True, eq=False)

@@ -31,7 +31,7 @@ _CERTIFYING_BINS = 64
 _LEVEL_BINS = 64
 # Columns of a cell: with 8, noisy posteriors are averaged so much that the duals lag by 1e-4.
 _COLUMN_BINS = 24
-_MANY_SYMBOLS = 2**13
+_MANY_SYMBOLS = 2**12
 # Cells and groups of posteriors where every column has a posterior of its own: first, where few
 # symbols are near a price, and where many are. There groups matter more than cells: at 65,537
 # symbols 128 cells and 64 groups bring the bound to 2e-5 of the optimum, 256 and 24 to 6e-5.

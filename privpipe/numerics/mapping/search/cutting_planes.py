@@ -23,7 +23,7 @@ from privpipe.errors import ConvergenceError
 from privpipe.numerics.mapping.problem import programme
 from privpipe.numerics.mapping.problem.pair_pricing import PriceOracle, PricingQuestion, sum_prices
 from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Pairs
-from privpipe.numerics.mapping.problem.search_progress import read_clock
+from privpipe.numerics.mapping.problem.search_progress import Deadline
 from privpipe.protocols import FloatArray, IntArray
 
 # Pairs up to which a programme holds all of them, so that nothing must be priced in.
@@ -84,7 +84,7 @@ class ConstrainedPlan:
 
 
 def search_constrained(
-    problem: MappingProblem, limits: Limits, *, gap: float, price: PriceOracle, max_seconds: float
+    problem: MappingProblem, limits: Limits, *, gap: float, price: PriceOracle, deadline: Deadline
 ) -> ConstrainedPlan:
     """Cutting planes and columns until the bound over all pairs is near.
 
@@ -95,16 +95,15 @@ def search_constrained(
         Target of the gap, nats.
     price
         Prices all columns for given potentials.
-    max_seconds
+    deadline
         After which no new round begins; the programme under way is given up.
     """
-    began, best = read_clock(), -np.inf
+    best = -np.inf
     joined = pairs = _first_pairs(problem)
     tangents, stopped = _first_tangents(problem), "rounds"
     duals, solution = Duals(np.zeros((problem.n_symbols, problem.n_private)), 0.0), None
     for number in range(_ROUNDS):
-        seconds = max_seconds - (read_clock() - began)
-        solved = _solve_programme(problem, limits, joined, tangents, seconds)
+        solved = _solve_programme(problem, limits, joined, tangents, deadline)
         if solved is None:
             stopped = "time limit"
             break
@@ -122,7 +121,7 @@ def search_constrained(
         if float(np.sum(solution.masses * tangents[-1])) - best <= gap:
             stopped = "gap reached"
             break
-        if read_clock() - began > max_seconds:
+        if deadline.is_over:
             stopped = "time limit"
             break
     if solution is None:
@@ -210,7 +209,11 @@ def _price_all(
 
 
 def _solve_programme(
-    problem: MappingProblem, limits: Limits, pairs: Pairs, cuts: list[FloatArray], seconds: float
+    problem: MappingProblem,
+    limits: Limits,
+    pairs: Pairs,
+    cuts: list[FloatArray],
+    deadline: Deadline,
 ) -> _Solution | None:
     """Solve for masses of pairs, masses and epigraphs of symbols, peaks, excess; None if too late.
 
@@ -230,7 +233,7 @@ def _solve_programme(
         *_equalities(problem, pairs, place, n, upper.shape[1]),
         bounds=np.stack([least, np.full(len(cost), np.inf)], axis=1),
         method="highs",
-        options={} if seconds == np.inf else {"time_limit": max(seconds, 0.0)},
+        options={} if deadline.seconds == np.inf else {"time_limit": deadline.left_on_wall},
     )
     if found.status == 1:
         return None

@@ -24,7 +24,7 @@ from privpipe.errors import ConvergenceError, OptionError
 from privpipe.numerics.mapping.certificate import certify_mapping
 from privpipe.numerics.mapping.problem.pair_pricing import PriceOracle
 from privpipe.numerics.mapping.problem.programme import DistanceKind, measure_information
-from privpipe.numerics.mapping.problem.search_progress import read_clock
+from privpipe.numerics.mapping.problem.search_progress import Deadline
 from privpipe.protocols import ArrayLike, FloatArray, IntArray
 from privpipe.sanitizers.mapping.profiles import add_rows
 from privpipe.sanitizers.mapping.solving.solve import list_columns, solve_privacy_mapping
@@ -35,6 +35,9 @@ _ROUNDS = 60
 # While it is open whether the least share is above 1, the width becomes so much smaller, down to a
 # share that rounds to 1.
 _NARROWER, _NARROWEST = 0.25, 1e-5
+# Of the limit: with less left no round begins; below this one has all of it, and before it half, so
+# that none takes all while weights are guesses.
+_LAST, _HALVED = 0.03, 0.2
 
 
 def solve_budgeted_mapping(
@@ -112,12 +115,16 @@ def solve_budgeted_mapping(
     weights = np.full(len(budgets), 1 / len(budgets))
     best: sp.csc_array | None = None
     lower, likeliest, last = 0.0, weights, None
-    width, began, stopped = gap / float(budgets.max()), read_clock(), "no further progress"
+    width, stopped = gap / float(budgets.max()), "no further progress"
+    deadline, overhead = Deadline(max_seconds), 0.0
     for number in range(_ROUNDS):
-        left = max_seconds - (read_clock() - began)
-        if best is not None and left < np.inf and left <= max_seconds / 4:
+        # What is done between the solves of a round, and once more at the end, is left.
+        free = deadline.left - 2 * overhead
+        if best is not None and free <= _LAST * max_seconds < np.inf:
             stopped = "time limit"
             break
+        seconds = free if best is not None and free < _HALVED * max_seconds else free / 2
+        begun = Deadline(seconds)
         scale = float((weights / budgets).sum())
         last = solve_privacy_mapping(
             shares.stack(weights / budgets / scale),
@@ -128,10 +135,10 @@ def solve_budgeted_mapping(
             gap=max(width / (4 * scale), 1e-12),
             price=price,
             start=last,
-            # Half of what is left, so that a last round cannot take all.
-            max_seconds=max(left / 2, np.finfo(float).tiny),
+            max_seconds=max(seconds, np.finfo(float).tiny),
             unseen=unseen,
         )
+        solved = begun.spent
         if best is None or scale * last.lower_bound > lower:
             lower, likeliest, proof = scale * last.lower_bound, weights, (last, weights / budgets)
         mappings.append(last.mapping)
@@ -147,6 +154,7 @@ def solve_budgeted_mapping(
             width *= _NARROWER
         # Far from the last useful weights the programme guesses: every other round stays nearer.
         weights = proposed if number % 2 == 0 else 0.5 * (proposed + likeliest)
+        overhead = max(overhead, begun.spent - solved)
     assert best is not None, "the first round has no limit"
     _check_shares(upper, lower, distortion_budget)
     return _store(shares, replace(proof[0], stopped=stopped), proof[1], best, (lower, upper))

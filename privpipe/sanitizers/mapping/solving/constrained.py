@@ -8,11 +8,11 @@ from privpipe.errors import ConvergenceError, OptionError
 from privpipe.numerics.mapping.problem import programme
 from privpipe.numerics.mapping.problem.pair_pricing import PriceOracle, price_in_memory
 from privpipe.numerics.mapping.problem.programme import MappingProblem, Plan
-from privpipe.numerics.mapping.problem.search_progress import SearchProgress
+from privpipe.numerics.mapping.problem.search_progress import Deadline, SearchProgress
 from privpipe.numerics.mapping.search import cutting_planes
 from privpipe.protocols import ArrayLike, FloatArray
 from privpipe.sanitizers.mapping.alphabet import Distortion, prepare_alphabet
-from privpipe.sanitizers.mapping.solving.solve import check_solve_options, store_plan
+from privpipe.sanitizers.mapping.solving import solve
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping, UnseenPolicy
 
 # Released symbols of less probability are left out: their limits are rounding alone.
@@ -62,17 +62,22 @@ def solve_constrained_mapping(
     arithmetic: the programme's solution is mixed with a release that does not look at the record,
     until they do.
     """
-    check_solve_options(distortion_budget, gap, "auto", 1, max_seconds)
+    solve.check_solve_options(distortion_budget, gap, "auto", 1, max_seconds)
+    deadline = Deadline(max_seconds)
     limits = _check_limits(max_posterior_odds, max_leakage)
     alphabet = prepare_alphabet(joint, codes, distortion, distortion_budget)
     problem = alphabet.problem
+    progress = SearchProgress(problem, gap)
+    if max_seconds < np.inf:
+        needed = solve.forecast_certificate(alphabet, progress.duals, max_seconds)
+        deadline = deadline.end_earlier(needed)
     found = cutting_planes.search_constrained(
         # Half the target: mixing until the limits hold takes some of the rest.
         problem,
         limits,
         gap=gap / 2,
         price=price or price_in_memory,
-        max_seconds=max_seconds,
+        deadline=deadline,
     )
     plan = _keep_limits(problem, found, limits)
     spent = plan.distortion
@@ -85,11 +90,13 @@ def solve_constrained_mapping(
             "loosen max_posterior_odds or max_leakage.",
             code="limits-need-budget",
         )
-    progress = SearchProgress(problem, gap)
     progress.plan, progress.duals = plan, found.duals
-    stored = store_plan(alphabet, progress, found.stopped, unseen)
+    stored = solve.store_plan(alphabet, progress, found.stopped, unseen)
     bound = min(max(found.bound, stored.lower_bound), stored.information)
-    return replace(stored, lower_bound=bound)
+    reached = stored.information - bound <= gap * (1 + 1e-9)
+    # What mixing takes may be more than what the search left of the gap.
+    stopped = "gap reached" if reached else found.stopped.replace("gap reached", "rounds")
+    return replace(stored, lower_bound=bound, stopped=stopped)
 
 
 def _check_limits(odds: float | None, leakage: float | None) -> cutting_planes.Limits:

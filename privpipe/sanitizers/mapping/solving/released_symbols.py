@@ -8,18 +8,20 @@ alone, for falling numbers of them and within the same distortion, and the mappi
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
 from privpipe.numerics.mapping.mapping_search import search_mapping
 from privpipe.numerics.mapping.problem.programme import CodeDistance, MappingProblem, MatrixDistance
-from privpipe.numerics.mapping.problem.search_progress import read_clock
+from privpipe.numerics.mapping.problem.search_progress import Deadline
 from privpipe.protocols import FloatArray, IntArray
 from privpipe.sanitizers.mapping.alphabet import prepare_alphabet
-from privpipe.sanitizers.mapping.solving.solve import certify_plan, list_columns
+from privpipe.sanitizers.mapping.solving import solve
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 
 # From one number of symbols to the next: the expected bound is flat about its least.
@@ -39,6 +41,7 @@ def charge_symbols(
     *,
     gap: float,
     max_seconds: float = math.inf,
+    solve_all: Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]] = map,
 ) -> SparseMapping:
     """The mapping, or one that releases fewer symbols and is expected to promise more.
 
@@ -52,7 +55,9 @@ def charge_symbols(
     gap
         Target of the certified gap within each set of symbols, nats.
     max_seconds
-        After which no other set is begun.
+        Of all of it, the certificate included; with 0 nothing is tried.
+    solve_all
+        Solves some sets apart, in order, and may begin some that will not be needed.
 
     Returns
     -------
@@ -62,26 +67,60 @@ def charge_symbols(
     """
     if mapping.stopped in ("perfect privacy", "nothing to hide"):
         return mapping
-    began, best, least = read_clock(), mapping, expect_bound(mapping.mapping)
+    if max_seconds <= 0:
+        return _end(mapping, mapping, late=True)
+    deadline, best, least = Deadline(max_seconds), mapping, expect_bound(mapping.mapping)
+    one = deadline.spent
     kind, budget = mapping.distortion_kind, mapping.distortion_budget
     alphabet = prepare_alphabet(joint, mapping.codes, kind, budget)
     problem = alphabet.problem
-    heaviest = np.argsort(-problem.mass, kind="stable")
-    size, worse = min(problem.n_columns, _MOST_PAIRS / problem.n_columns / _STEP), 0
-    while worse <= _WORSE:
-        size *= _STEP
-        left = max_seconds - (read_clock() - began)
-        if size < 2 or left <= 0:
+    if max_seconds < math.inf:  # its potentials stay
+        duals = solve.read_start(alphabet, mapping)
+        one += solve.forecast_certificate(alphabet, duals, max_seconds)
+        deadline = deadline.end_earlier(one)
+    worse = 0
+    try_set = partial(_try_set, problem, alphabet.order, expect_bound, gap)
+    for tried in solve_all(try_set, _list_sets(problem, deadline)):
+        if tried is None:
             break
-        found = _solve_within(problem, np.sort(problem.stay[heaviest[: int(size)]]), gap, left)
-        if found is None:
-            break
-        expected = expect_bound(ordered := _in_order(alphabet.order, found))
+        ordered, expected = tried
         worse = 0 if expected < least else worse + 1
         if expected < least:
             least = expected
-            best = replace(mapping, **list_columns(ordered), stopped="symbols charged")
-    return mapping if best is mapping else certify_plan(alphabet, best, gap)
+            best = replace(mapping, **solve.list_columns(ordered))
+        if worse > _WORSE:
+            break
+    found = mapping if best is mapping else solve.certify_plan(alphabet, best, gap)
+    return _end(mapping, found, late=deadline.is_over)
+
+
+def _list_sets(problem: MappingProblem, deadline: Deadline) -> Iterator[tuple[IntArray, float]]:
+    """The heaviest symbols, fewer and fewer, each with the seconds that are left by then."""
+    heaviest = np.argsort(-problem.mass, kind="stable")
+    size = _STEP * min(problem.n_columns, _MOST_PAIRS / problem.n_columns / _STEP)
+    while size >= 2 and not deadline.is_over:
+        yield np.sort(problem.stay[heaviest[: int(size)]]), deadline.left
+        size *= _STEP
+
+
+def _try_set(
+    problem: MappingProblem,
+    order: IntArray,
+    expect_bound: Callable[[sp.csc_array], float],
+    gap: float,
+    timed: tuple[IntArray, float],
+) -> tuple[sp.csc_array, float] | None:
+    """The best mapping onto a set of symbols, and its expected bound; see `_solve_within`."""
+    found = _solve_within(problem, timed[0], gap, timed[1])
+    return None if found is None else (ordered := _in_order(order, found), expect_bound(ordered))
+
+
+def _end(mapping: SparseMapping, found: SparseMapping, *, late: bool) -> SparseMapping:
+    """With all reasons: one must not hide another."""
+    ended = [mapping.stopped]
+    ended += ["symbols charged"] * (found is not mapping)
+    ended += ["time limit"] * (late and mapping.stopped != "time limit")
+    return replace(found, stopped=", ".join(ended))
 
 
 def _solve_within(

@@ -13,7 +13,7 @@ from privpipe.numerics.mapping.mapping_search import search_mapping
 from privpipe.numerics.mapping.problem import pair_pricing, programme
 from privpipe.numerics.mapping.problem.pair_pricing import PriceOracle, PricingQuestion
 from privpipe.numerics.mapping.problem.programme import Duals
-from privpipe.numerics.mapping.problem.search_progress import SearchProgress, read_clock
+from privpipe.numerics.mapping.problem.search_progress import Deadline, SearchProgress
 from privpipe.numerics.mapping.search.frank_wolfe import search_frank_wolfe
 from privpipe.protocols import ArrayLike, FloatArray
 from privpipe.sanitizers.grounds import say_promise
@@ -41,7 +41,7 @@ def forecast_certificate(alphabet: Alphabet, duals: Duals, max_seconds: float) -
         rows = np.linspace(0, n - 1, number).astype(np.int64)
         joint = np.zeros_like(alphabet.joint)
         joint[:, rows] = alphabet.joint[:, rows] + np.finfo(np.float64).tiny
-        clock = read_clock()
+        clock = Deadline(max_seconds)
         certify_mapping(
             joint / joint.sum(),
             alphabet.codes,
@@ -51,7 +51,7 @@ def forecast_certificate(alphabet: Alphabet, duals: Duals, max_seconds: float) -
             distortion=alphabet.distortion,
             distortion_budget=0.0,
         )
-        last, now, number = now, read_clock() - clock, 2 * number
+        last, now, number = now, clock.spent, 2 * number
     # The last doubling added a quarter of `number` columns; what all have in common is in `now`.
     seconds = now + max(now - last, 0.0) * n / max(number / 4, 1.0)
     return float(min(_MARGIN * seconds, _MOST * max_seconds))
@@ -162,15 +162,15 @@ def solve_privacy_mapping(
     (0.25, True)
     """
     check_solve_options(distortion_budget, gap, solver, n_steps, max_seconds)
+    deadline = Deadline(max_seconds)
     alphabet = prepare_alphabet(joint, codes, distortion, distortion_budget)
-    began = read_clock()
     problem = replace(alphabet.problem, budget=_searchable_budget(alphabet))
-    beginning = None if start is None else _read_start(alphabet, start)
+    beginning = None if start is None else read_start(alphabet, start)
     limit = _solve_limit(alphabet, gap)
     if limit is not None:
         progress, stopped = limit
     else:
-        watch = _Watch(alphabet, began, max_seconds, on_round)
+        watch = _Watch(alphabet, deadline, on_round)
         left = watch.leave_time(SearchProgress(problem, gap))
         given: dict[str, Any] = {"gap": gap, "max_seconds": left, "on_round": watch, "price": price}
         try:
@@ -195,29 +195,28 @@ class _Watch:
     """Leaves the certificate its time, by potentials as a search finds them."""
 
     alphabet: Alphabet
-    began: float
-    max_seconds: float
+    deadline: Deadline
     on_round: Callable[[SearchProgress], None] | None
     _next: float = 0.0
 
     def __call__(self, progress: SearchProgress) -> None:
         if self.on_round is not None:
             self.on_round(progress)
-        if read_clock() - self.began >= self._next < np.inf:
+        if self.deadline.spent >= self._next < np.inf:
             progress.max_seconds = progress.seconds + self.leave_time(progress)
 
     def leave_time(self, progress: SearchProgress) -> float:
         """Seconds from now that are a search's."""
-        if not np.isfinite(self.max_seconds):
+        limit = self.deadline.seconds
+        if not np.isfinite(limit):
             self._next = np.inf
             return np.inf
-        needed = forecast_certificate(self.alphabet, progress.duals, self.max_seconds)
-        spent = read_clock() - self.began
-        self._next = spent + _AGAIN * self.max_seconds
-        return max(self.max_seconds - spent - needed, np.finfo(float).tiny)
+        needed = forecast_certificate(self.alphabet, progress.duals, limit)
+        self._next = self.deadline.spent + _AGAIN * limit
+        return max(self.deadline.left - needed, np.finfo(float).tiny)
 
 
-def _read_start(alphabet: Alphabet, start: SparseMapping) -> Duals:
+def read_start(alphabet: Alphabet, start: SparseMapping) -> Duals:
     """The dual point of a mapping, normalised for this prior, in the units of the problem."""
     shape, needed = start.potentials.shape, (len(alphabet.codes), alphabet.n_private)
     finite = np.isfinite(start.potentials).all() and 0 <= start.multiplier < np.inf

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -10,6 +12,7 @@ from privpipe.numerics.mapping.held_out_information import expect_held_out_bound
 from privpipe.numerics.mapping.problem.programme import measure_information
 from privpipe.sanitizers.mapping.solving.released_symbols import charge_symbols
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
+from privpipe.store.models import digest_map
 from tests.laws_of_records import make_grid
 
 
@@ -46,4 +49,10 @@ def test_charge_symbols__fewer_where_records_are_few_all_where_they_are_many(
 
 def test_charge_symbols__without_time_the_mapping_is_as_it_was() -> None:
     joint, whole = solve("hamming")
-    assert charge_symbols(whole, joint, lambda m: float(m.nnz), gap=1e-4, max_seconds=0.0) is whole
+    late = charge_symbols(whole, joint, lambda m: float(m.nnz), gap=1e-4, max_seconds=0.0)
+    assert late.stopped == f"{whole.stopped}, time limit"
+    short = charge_symbols(
+        replace(whole, stopped="time limit"), joint, lambda m: float(m.nnz), gap=1e-4
+    )
+    assert short.stopped == "time limit, symbols charged"
+    assert digest_map(replace(late, stopped=whole.stopped)) == digest_map(whole)
