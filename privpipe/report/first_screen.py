@@ -143,8 +143,11 @@ def say_linkage(findings: Mapping[str, Any], *, public: bool = False) -> str:
     """What whoever holds the raw records finds again."""
     top, chance = _find_linkage(findings) or (None, None)
     included = (findings.get("release") or {}).get("included") or ()
-    given = {"public": public, "top": top, "chance": chance, "included": included}
-    return say("linkage", linkable=is_linkable(findings), **given)
+    linkage = (findings.get("attacks") or {}).get("linkage") or {}
+    n_tried = (linkage.get("report") or {}).get("n_included") or 0
+    given = {"public": public, "top": top, "chance": chance}
+    untried = included if n_tried < len(included) else ()
+    return say("linkage", linkable=is_linkable(findings), untried=untried, **given)
 
 
 def _draw_targets(findings: Mapping[str, Any]) -> Iterator[IntervalRow]:
