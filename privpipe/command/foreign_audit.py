@@ -9,6 +9,7 @@ from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.threats import unaligned_release
 from privpipe.attacks.threats.unaligned_release import draw_rows, measure_retained_target
 from privpipe.errors import GateError, OptionError
+from privpipe.report.audit_text import say as say_sentence
 from privpipe.report.console import say, tabulate
 from privpipe.report.page import render_page
 from privpipe.report.unaligned_sections import describe_attacks, say_unaligned, screen_unaligned
@@ -21,7 +22,13 @@ MOST_KNOWN = 15_000
 
 
 def audit_foreign(
-    raw: str, released: str, *, holdout: str, desired: Sequence[str], confidential: Sequence[str]
+    raw: str,
+    released: str,
+    *,
+    holdout: str,
+    desired: Sequence[str],
+    confidential: Sequence[str],
+    subject: str = "",
 ) -> dict[str, Any]:
     """Attack the release, write report and page beside it, and hold it to the usual limits.
 
@@ -37,7 +44,7 @@ def audit_foreign(
         remedy = "Keep some records out before the release is made; give them by --holdout."
         raise OptionError(problem, remedy=remedy, code="no-holdout")
     members, controls = (draw_rows(read_table(url), MOST_KNOWN) for url in (raw, holdout))
-    for name in (*desired, *confidential):
+    for name in (*desired, *confidential, *([subject] if subject else [])):
         if name not in members or name not in controls:
             problem = f"There is no column {name!r} in the raw records and the holdout."
             remedy = f"They have: {', '.join(map(str, members))}."
@@ -48,6 +55,7 @@ def audit_foreign(
         controls,
         lambda: read_table(released),
         confidential=confidential,
+        subject=subject,
         limits=(usual.max_exposed, usual.max_advantage),
         level=usual.level,
     )
@@ -60,7 +68,8 @@ def audit_foreign(
     page = render_page("Release of another tool", sections, screen=screen, **about)
     write_file(join(folder, "audit.json"), json.dumps(findings, indent=1))
     write_file(join(folder, "report.html"), page)
-    say(say_unaligned(report), tabulate(describe_attacks(report)))
+    rows = say_sentence("unaligned_rows", report=report)
+    say(f"{say_unaligned(report)} {rows}".strip(), tabulate(describe_attacks(report)))
     say(f"report   {shown(join(folder, 'report.html'))}")
     if report.verdict != "safe":
         hint = ""
@@ -68,12 +77,12 @@ def audit_foreign(
             hint = f"Drop what are row numbers: {', '.join(report.undecided)}. "
         if report.uncompared:
             named = ", ".join(report.uncompared)
-            hint += f"Give {named} in RAW and in --holdout, or release without. "
+            hint += f"Give {named} in RAW and in --holdout as released, or release without. "
         raise GateError(
             say_unaligned(report),
-            remedy=f"{hint}See {shown(folder)}/report.html. A release "
-            "of other records, with more noise or fewer columns, may pass; unproven needs more "
-            "records in RAW and --holdout.",
+            remedy=f"{hint}{rows} See {shown(folder)}/report.html. A release of other records, "
+            "with more noise or fewer columns, may pass; unproven needs more records in RAW and "
+            "--holdout.".lstrip(),
             code="foreign-release",
         )
     return {"verdict": report.verdict, "report": shown(folder)}

@@ -292,6 +292,7 @@ def audit_command(
     target: Sequence[str],
     confidential: Sequence[str],
     holdout: str,
+    subject: str = "",
     full: bool = False,
 ) -> dict[str, Any]:
     """Audit a run, or a release of another tool where one is given.
@@ -305,10 +306,11 @@ def audit_command(
         from privpipe.command.foreign_audit import audit_foreign
 
         names = {"desired": target, "confidential": confidential}
-        return audit_foreign(config, released, holdout=holdout, **names)
-    if released or target or confidential or holdout:
+        return audit_foreign(config, released, holdout=holdout, subject=subject, **names)
+    if released or target or confidential or holdout or subject:
         raise OptionError(
-            "--target, --confidential, --holdout are of a release of another tool, --full is not.",
+            "--target, --confidential, --holdout and --subject are of a release of another tool, "
+            "--full is not.",
             remedy="Give it: privpipe audit RAW RELEASED --holdout OTHERS --confidential NAMES.",
             code="audit-options",
         )

@@ -6,8 +6,10 @@ the values do.
 """
 
 import hashlib
+import re
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -27,6 +29,12 @@ DATES = [f"%{day}{time}" for day in ("d-%m-%Y", "m-%d-%Y", "Y-%m-%d") for time i
 DIGESTS = {32: "md5", 40: "sha1", 64: "sha256"}
 """Hashes by their hexadecimal digits: whoever knows a key can hash it."""
 
+SEEN = 0.05
+"""Share of texts in which values are no chance."""
+
+_WORD = re.compile(r"(?:[^\W_]|(?<=\d)\.(?=\d))+")
+"""A word or a number within a text."""
+
 Column: TypeAlias = "pd.Series[Any]"
 
 
@@ -38,6 +46,27 @@ def read_text(values: Column, digest: str = "") -> Column:
         texts = texts.map(lambda text: hashlib.new(digest, text.encode()).hexdigest())
     texts = texts.str.casefold().str.replace(r"^0+(?=\d)|\.0$", "", regex=True)
     return pd.Series(texts.to_numpy()[codes], values.index)
+
+
+def holds_values(texts: Column, known: pd.DataFrame, partner: str) -> bool:
+    """Whether released texts hold values of other known columns than the one they correspond to.
+
+    One in a text, more often than in texts of that column; or two, which may be a whole record.
+    """
+    if pd.api.types.is_numeric_dtype(texts.dtype):
+        return False
+    said, own = read_text(texts), read_text(known[partner])
+    parts = [read_text(known[name]).str.lstrip("-").unique() for name in known if name != partner]
+    values = set(chain.from_iterable(parts))
+    if np.isfinite(read_intervals(texts)[0]).mean() > LEAST_NUMBERS:
+        # The numbers of intervals and dates are compared; words beside them are not.
+        values = {value for value in values if not value[:1].isdigit()}
+    released, before = (
+        one.map(lambda text: len(values.intersection(_WORD.findall(text)))).to_numpy()
+        for one in (said, own)
+    )
+    released = released * ~said.isin(own)
+    return bool((released > 1).mean() > SEEN or (released > 0).mean() > (before > 0).mean() + SEEN)
 
 
 def read_law(values: Column) -> FloatArray:
@@ -144,6 +173,7 @@ def _read_kinds(kinds: Column, n_rows: IntArray) -> tuple[FloatArray, FloatArray
     texts = texts.where(texts.str.contains(r"[\[(]"), texts.str.replace(_COMMA, "", regex=True))
     pairs = [list(map(float, two)) for two in texts.str.findall(_NUMBER)]
     ends = np.array([(min(p), max(p)) if 0 < len(p) < 3 else (np.nan, np.nan) for p in pairs])
+    ends[np.isinf(ends)] = np.nan  # digests such as 4e999
     middle, half = ends.mean(axis=1), np.nan_to_num((ends[:, 1] - ends[:, 0]) / 2)
     is_plain = np.isfinite(x)
     return np.where(is_plain, x, middle), np.where(is_plain, 0.0, half)
