@@ -9,7 +9,6 @@ from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.threats import unaligned_release
 from privpipe.attacks.threats.unaligned_release import draw_rows, measure_retained_target
 from privpipe.errors import GateError, OptionError
-from privpipe.report.audit_text import say as say_sentence
 from privpipe.report.console import say, tabulate
 from privpipe.report.page import render_page
 from privpipe.report.unaligned_sections import describe_attacks, say_unaligned, screen_unaligned
@@ -17,18 +16,14 @@ from privpipe.store.access.location import join, shown
 from privpipe.store.access.objects import write_file
 from privpipe.store.sources.plain_tables import read_table
 
+Names = Sequence[str]
+
 MOST_KNOWN = 15_000
 """Members, and controls, that are looked up: enough to show the usual limits."""
 
 
 def audit_foreign(
-    raw: str,
-    released: str,
-    *,
-    holdout: str,
-    desired: Sequence[str],
-    confidential: Sequence[str],
-    subject: str = "",
+    raw: str, released: str, *, holdout: str, desired: Names, confidential: Names, subject: str = ""
 ) -> dict[str, Any]:
     """Attack the release, write report and page beside it, and hold it to the usual limits.
 
@@ -68,8 +63,7 @@ def audit_foreign(
     page = render_page("Release of another tool", sections, screen=screen, **about)
     write_file(join(folder, "audit.json"), json.dumps(findings, indent=1))
     write_file(join(folder, "report.html"), page)
-    rows = say_sentence("unaligned_rows", report=report)
-    say(f"{say_unaligned(report)} {rows}".strip(), tabulate(describe_attacks(report)))
+    say(say_unaligned(report), sections[0].text, tabulate(describe_attacks(report)))
     say(f"report   {shown(join(folder, 'report.html'))}")
     if report.verdict != "safe":
         hint = ""
@@ -80,9 +74,9 @@ def audit_foreign(
             hint += f"Give {named} in RAW and in --holdout as released, or release without. "
         raise GateError(
             say_unaligned(report),
-            remedy=f"{hint}{rows} See {shown(folder)}/report.html. A release of other records, "
-            "with more noise or fewer columns, may pass; unproven needs more records in RAW and "
-            "--holdout.".lstrip(),
+            remedy=f"{hint}See {shown(folder)}/report.html. A release "
+            "of other records, with more noise or fewer columns, may pass; unproven needs more "
+            "records in RAW and --holdout.",
             code="foreign-release",
         )
     return {"verdict": report.verdict, "report": shown(folder)}

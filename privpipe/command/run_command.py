@@ -309,8 +309,7 @@ def audit_command(
         return audit_foreign(config, released, holdout=holdout, subject=subject, **names)
     if released or target or confidential or holdout or subject:
         raise OptionError(
-            "--target, --confidential, --holdout and --subject are of a release of another tool, "
-            "--full is not.",
+            "--target, --confidential, --holdout, --subject are for another tool's release.",
             remedy="Give it: privpipe audit RAW RELEASED --holdout OTHERS --confidential NAMES.",
             code="audit-options",
         )

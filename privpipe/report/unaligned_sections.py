@@ -58,7 +58,7 @@ def screen_unaligned(
         ),
         drawing,
     )
-    text = " ".join(say(f"unaligned_{one}", report=report) for one in ("attacks", "rows")).strip()
+    text = say("unaligned_attacks", report=report)
     sections = [PageSection("All attacks", text, describe_attacks(report))]
     if retained:
         target = [{key: str(value) for key, value in one.items()} for one in retained]

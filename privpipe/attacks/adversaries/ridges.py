@@ -94,13 +94,10 @@ def choose_ridge(
     One ridge for all would shrink an exact copy that is among outputs of noise.
     """
     least, slope, offset = np.full(y.shape[1], np.inf), np.empty((x.shape[1], y.shape[1])), y[0]
-    for _, *found in solve_ridges(x, y):
-        error = np.mean((y_tune - x_tune @ found[0] - found[1]) ** 2, axis=0)
-        is_less = error < least
+    for _, one, shift in solve_ridges(x, y):
+        error = np.mean((y_tune - x_tune @ one - shift) ** 2, axis=0)
+        slope, offset = (np.where(error < least, *w) for w in ((one, slope), (shift, offset)))
         least = np.minimum(error, least)
-        slope, offset = (
-            np.where(is_less, *two) for two in zip(found, (slope, offset), strict=True)
-        )
     return float(least.mean()), slope, offset
 
 

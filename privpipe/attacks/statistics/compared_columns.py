@@ -9,7 +9,6 @@ import hashlib
 import re
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -55,17 +54,14 @@ def holds_values(texts: Column, known: pd.DataFrame, partner: str) -> bool:
     """
     if pd.api.types.is_numeric_dtype(texts.dtype):
         return False
-    said, own = read_text(texts), read_text(known[partner])
-    parts = [read_text(known[name]).str.lstrip("-").unique() for name in known if name != partner]
-    values = set(chain.from_iterable(parts))
+    said, own = (read_text(one).fillna("") for one in (texts, known[partner]))
+    others = known.drop(columns=partner).apply(read_text).fillna("").to_numpy(str)
+    values = {value.lstrip("-") for value in np.unique(others)}
     if np.isfinite(read_intervals(texts)[0]).mean() > LEAST_NUMBERS:
         # The numbers of intervals and dates are compared; words beside them are not.
         values = {value for value in values if not value[:1].isdigit()}
-    released, before = (
-        one.map(lambda text: len(values.intersection(_WORD.findall(text)))).to_numpy()
-        for one in (said, own)
-    )
-    released = released * ~said.isin(own)
+    n_said = [one.map(lambda text: len(values & {*_WORD.findall(text)})) for one in (said, own)]
+    released, before = n_said[0] * ~said.isin(own), n_said[1]
     return bool((released > 1).mean() > SEEN or (released > 0).mean() > (before > 0).mean() + SEEN)
 
 
@@ -103,7 +99,7 @@ class ComparedColumn:
     def place(self, values: Column, *, released: bool = False) -> FloatArray:
         """Middles and half-widths, (2, n_rows, 1), or n_levels of categories; missing is 0."""
         if self.levels:
-            codes = pd.Categorical(read_text(values), categories=list(self.levels)).codes
+            codes = pd.Index(self.levels).get_indexer(pd.Index(read_text(values)))
             # Two different categories are at distance 1.
             one_hot = (codes[:, None] == np.arange(len(self.levels))) / np.sqrt(2)
             return np.stack([one_hot, np.zeros_like(one_hot)])

@@ -25,17 +25,17 @@ MOST_SETS = 600
 SIMILAR = 0.1
 """Distance of two distributions below which a column may be another under a new name."""
 
-N_RANKS = 1001
-"""Quantiles by which a scale is undone."""
+RANKS = np.linspace(0, 1, 1001)
+"""Shares of rows at whose quantiles a scale is undone."""
 
 N_ENDS = 6
 """Least and greatest known values of which one is that of the release's least and greatest row."""
 
-Curve = tuple[FloatArray, FloatArray]
+Curve = list[FloatArray]
 """Values of a release, rising, and known values that they stand for."""
 
-Read = Callable[[Column], Column]
-"""Reads a column of the release in the units of a known one."""
+Read = Callable[[pd.DataFrame], Column]
+"""Reads a column of released rows in the units of the known one."""
 
 Axes = dict[str, FloatArray]
 Nodes = frozenset[tuple[str, float]]
@@ -103,27 +103,23 @@ def find_images(known: pd.DataFrame, released: pd.DataFrame) -> dict[str, tuple[
         if not is_number or np.isin(z, x).mean() > LEAST_NUMBERS:
             continue
         for sign, word in ((1, "in order"), (-1, "reversed")):
-            shares = np.linspace(0, 1, N_RANKS)
-            curve = _find_line(sign * z, x) or (
-                np.quantile(sign * z, shares),
-                np.quantile(x, shares),
-            )
-            found[f"{name} {word}"] = name, partial(_undo, sign, curve)
+            curve = _find_line(sign * z, x) or [np.quantile(one, RANKS) for one in (sign * z, x)]
+            found[f"{name} {word}"] = name, partial(_undo, name, sign, curve)
     return found
 
 
 def _find_line(z: FloatArray, x: FloatArray) -> Curve | None:
     """The straight scale on which nearly all of a column are known values: through extreme ones."""
     ends, kinds = (z.min(), z.max()), np.unique(x)
-    some, near = z[:: len(z) // N_RANKS + 1], 1e-6 * x.std()
+    some, near = z[:: len(z) // len(RANKS) + 1], 1e-6 * x.std()
     for pair in (ends, *product(kinds[:N_ENDS], kinds[-N_ENDS:])):
         y = np.interp(some, ends, pair)
         above = kinds[np.minimum(np.searchsorted(kinds, y - near), len(kinds) - 1)]
         if (np.abs(above - y) <= near).mean() > LEAST_NUMBERS:
-            return np.array(ends), np.array(pair)
+            return [np.array(ends), np.array(pair)]
     return None
 
 
-def _undo(sign: int, curve: Curve, column: Column) -> Column:
-    z = np.asarray(sign * read_intervals(column)[0], np.float64)
-    return pd.Series(np.interp(z, *curve), column.index)
+def _undo(name: str, sign: int, curve: Curve, rows: pd.DataFrame) -> Column:
+    z = sign * read_intervals(rows[name])[0]
+    return pd.Series(np.interp(z, curve[0], curve[1]), rows.index)

@@ -15,6 +15,7 @@ from scipy import linalg
 
 from privpipe.attacks.adversaries import coordinates, ridges
 from privpipe.attacks.adversaries.attack_options import USUAL, AttackOptions
+from privpipe.attacks.adversaries.auxiliary import standardise
 from privpipe.attacks.statistics import intervals
 from privpipe.attacks.statistics.intervals import Confidence, Interval
 from privpipe.attacks.statistics.splits import RecordSplit, draw_split
@@ -46,6 +47,11 @@ _FEWEST = 3
 _MOST_LEFT = 0.99
 """The share above which a column says nothing of whose it is."""
 
+
+Keys: TypeAlias = WordArray | None
+"""What is known of each entry for certain."""
+
+_Pair: TypeAlias = tuple[FloatArray, FloatArray]
 
 _Way: TypeAlias = tuple[FloatArray | None, FloatArray] | None
 """Directions, None for the columns, and the share of each one's variance that is left; or all
@@ -112,7 +118,7 @@ def measure_linkage(
     released: ArrayLike,
     groups: IntArray | None = None,
     *,
-    included: ArrayLike | None = None,
+    included: ArrayLike = (),
     options: AttackOptions = USUAL,
 ) -> LinkageReport:
     """Try to find the release of each of some known raw records.
@@ -153,15 +159,14 @@ def measure_linkage(
     at = np.arange(half, half + len(probes))
     gallery = coordinates.measure_coordinates(z[rows], name="released").values
     known = coordinates.measure_coordinates(x[rows], name="raw").values
-    table = np.zeros((len(x), 0)) if included is None else as_reals(included, "included")
+    table = as_reals(included, "included") if np.size(included) else np.zeros((len(x), 0))
     if table.ndim != 2 or len(table) != len(x):
         problem = f"included has shape {table.shape}, raw {x.shape}."
         raise InputError(problem, remedy="Give a row of included values for each record.")
     keys = identify_records(table[rows].astype(np.float64)) if table.size else None
     # One half trains the learned method and the other is looked up: whoever knows the pair that he
     # looks for need not link it.
-    mine, theirs = _learn(known, gallery, half, keys, options.seed)
-    methods = {"learned": (mine[at], theirs)}
+    methods = {"learned": _learn(known, gallery, at, keys, options.seed)}
     if x.shape[1] == z.shape[1]:
         methods["direct"] = _align(x[rows], z[rows], at)
     # Two intervals of each method hold jointly.
@@ -198,11 +203,7 @@ def draw_pairs(
 
 
 def measure_ranks(
-    probes: FloatArray,
-    gallery: FloatArray,
-    match: IntArray,
-    seed: int = 0,
-    keys: WordArray | None = None,
+    probes: FloatArray, gallery: FloatArray, match: IntArray, seed: int = 0, keys: Keys = None
 ) -> IntArray:
     """Rank of each probe's own entry among all of the gallery by distance; 0 is nearest.
 
@@ -245,9 +246,8 @@ def measure_ranks(
             nearer[rows] += np.count_nonzero(d < low, axis=1)
             tied[rows] += np.count_nonzero(d <= high, axis=1)
     # The probe's own entry is among the ties.
-    return np.asarray(
-        nearer + np.random.default_rng(seed).integers(0, np.maximum(tied - nearer, 1))
-    )
+    tied -= nearer
+    return nearer + np.random.default_rng(seed).integers(0, np.maximum(tied, 1))
 
 
 def _blocks(n: int, size: int) -> Iterator[slice]:
@@ -268,19 +268,16 @@ def _align(raw: FloatArray, released: FloatArray, at: IntArray) -> tuple[FloatAr
     """Both in units of the release, column by column; columns it holds constant are left out."""
     mean, scale = released.mean(axis=0, dtype=np.float64), released.std(axis=0, dtype=np.float64)
     varies = scale > 0
-    if not varies.any():
-        return np.zeros((len(at), 1)), np.zeros((len(released), 1))
     mine, theirs = ((x[:, varies] - mean[varies]) / scale[varies] for x in (raw[at], released))
     return mine, theirs
 
 
-def _learn(
-    known: FloatArray, gallery: FloatArray, half: int, keys: WordArray | None, seed: int
-) -> tuple[FloatArray, FloatArray]:
+def _learn(known: FloatArray, gallery: FloatArray, at: IntArray, keys: Keys, seed: int) -> _Pair:
     """Predict the release from the raw record, and weigh both as finds most of the training half.
 
     In one distance over all columns a copied one drowns among noise.
     """
+    half = at[0]
     n_fit = max(2, half - half // 5)
     # The ridge is chosen on a fifth of the training half, never on what is looked up.
     tuning = known[n_fit:half], gallery[n_fit:half]
@@ -294,13 +291,13 @@ def _learn(
         return float(np.mean(1 / (1 + measure_ranks(mine, theirs, tried, seed, keys))))
 
     ways = [None, *_list_ways(guess[some], gallery, some)]
-    return _weigh(guess, gallery, max(ways, key=find))
+    return _weigh(guess[at], gallery, max(ways, key=find))
 
 
 def _list_ways(guess: FloatArray, gallery: FloatArray, some: IntArray) -> Iterator[_Way]:
     apart, wrong = guess - gallery[some], np.roll(guess, 1, axis=0) - gallery[some]
     yield None, (apart**2).mean(axis=0)
-    # A column that is copied in most records only: the mean is of the others.
+    # Of residuals with long tails the median says more.
     own, other = (np.median(one**2, axis=0) + _LEAST_LEFT for one in (apart, wrong))
     yield None, (left := 2 * own / (own + other))
     # Or the best column alone.
@@ -311,7 +308,7 @@ def _list_ways(guess: FloatArray, gallery: FloatArray, some: IntArray) -> Iterat
         yield turned[::-1]
 
 
-def _weigh(guess: FloatArray, gallery: FloatArray, way: _Way) -> tuple[FloatArray, FloatArray]:
+def _weigh(guess: FloatArray, gallery: FloatArray, way: _Way) -> _Pair:
     """Both so that of nearer entries it is likelier that they are of this record.
 
     Of a standardised column that is guessed as p with a variance of v left, the logarithm of the
@@ -423,15 +420,13 @@ def measure_reconstruction(
 
 def _standardise(raw: FloatArray) -> FloatArray:
     """Columns that vary, of mean 0 and variance 1; all of them, whatever their rank."""
-    varies = raw.min(axis=0) != raw.max(axis=0)
-    table = raw[:, varies].astype(np.float64)
-    if not np.isfinite(table).all() or table.shape[1] == 0:
-        problem = f"raw has {int(varies.sum())} columns that vary, or values that are not finite."
+    # Every raw column counts alike in the R squared, whatever its unit.
+    table = standardise(raw.astype(np.float64)) if np.isfinite(raw).all() else raw[:, :0]
+    if not table.shape[1]:
+        problem = "raw has no column that varies, or values that are not finite."
         remedy = "Give finite records with at least one column that varies."
         raise InputError(problem, remedy=remedy)
-    # Every raw column counts alike in the R squared, whatever its unit.
-    table -= table.mean(axis=0)
-    return np.asarray(table / table.std(axis=0))
+    return table
 
 
 def _lift(source: FloatArray, split: RecordSplit, seed: int) -> list[FloatArray]:

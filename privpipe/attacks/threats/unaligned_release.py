@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import chain
+from operator import itemgetter
 
 import numpy as np
 import pandas as pd
@@ -70,6 +71,8 @@ OVERLAP = 0.05
 
 DENSE = 0.5
 """Share of a range that keys fill, or of controls' keys that members have, in mere numberings."""
+
+Rows = pd.DataFrame
 
 Batches = Callable[[], Iterable[pd.DataFrame]]
 """Makes the release's batches anew; they are read twice."""
@@ -206,7 +209,7 @@ def attack_unaligned(
     sample = draw_rows(released(), MOST_SAMPLED)
     if not len(sample):
         raise InputError("The release has no row.", remedy="Give one with rows.", code="no-rows")
-    confidential, common = tuple(confidential), [name for name in members if name in controls]
+    confidential, common = tuple(confidential), [str(n) for n in members if n in controls]
     _check_apart(members[common].astype(str), controls[common].astype(str), subject)
     # In random order: of rows that tie the first record in line is given the scarce ones.
     order = np.random.default_rng(0).permutation(len(members) + len(controls))
@@ -216,31 +219,23 @@ def attack_unaligned(
         who = pd.factorize(known[subject].astype(str) + np.where(is_member, "", "~"))[0]
     half = who % 2 == 0
     renamed = find_renamed(*({str(n): read_law(t[n]) for n in t} for t in (known, sample)))
-    known = known.assign(**{name: known[old] for name, (old, _) in renamed.items()})
     images = find_images(known, sample)
+    images |= {name: (old, itemgetter(new)) for name, (old, new) in renamed.items()}
     known = known.assign(**{name: known[old] for name, (old, _) in images.items()})
 
     def rename(batch: pd.DataFrame) -> pd.DataFrame:
-        """With the columns of other names and other scales, by the name for both tables."""
-        of_other = {name: batch[new] for name, (_, new) in renamed.items()}
-        return batch.assign(
-            **of_other, **{n: read(batch[old]) for n, (old, read) in images.items()}
-        )
+        return batch.assign(**{name: read(batch) for name, (_, read) in images.items()})
 
     n_released, sample = sample.attrs["n_rows"], rename(sample)
     shared = [str(name) for name in known if name in sample]
     keys = [name for name in shared if name not in confidential]
-    numberings = [
-        n
-        for n in keys
-        if _is_numbering(known[n], sample[n], is_member, 0 if n == subject else n_released)
-    ]
+    numberings = [n for n in keys if _is_numbering(n, known, sample, is_member, n == subject)]
     undecided = [n for n in numberings if read_text(sample[n]).isin(read_text(known[n])).any()]
     for name in numberings:
         known[name] = _renumber(known[name], is_member)
     columns = {n: choose_column(known[n], sample[n], n in confidential) for n in shared}
     identifiers = [n for n in shared if columns[n].is_text or n in numberings]
-    compared = [name for name in shared if name not in (*identifiers, *renamed, *images)]
+    compared = [name for name in shared if name not in (*identifiers, *images)]
     if not compared:
         problem = "The raw records and the release have no common column that can be compared."
         raise InputError(problem, remedy="Give both the same names.", code="no-common-column")
@@ -258,7 +253,7 @@ def attack_unaligned(
     # Of products this small the threads wait for each other longer than they compute.
     with threadpool_limits(1, user_api="blas"):
         found = _look_up(known, lambda: map(rename, released()), columns, views)
-    is_in = is_member[np.unique(who, return_index=True)[1]]
+    is_in = pd.Series(is_member).groupby(who).first().to_numpy()
     by_distance = (_link(found[view], is_in, view, who) for view in found if view not in columns)
     events = [*_read(found, known, columns, who), *chain.from_iterable(by_distance)]
     # Two exact intervals of each event; all of them hold jointly (Bonferroni).
@@ -267,11 +262,10 @@ def attack_unaligned(
     unread = [name for name in confidential if name not in compared]
     matched = {*shared, *(new for _, new in renamed.values())}
     uncompared = [str(name) for name in sample if name not in matched]
-    partners = {n: n for n in shared} | {new: old for old, new in renamed.values()}
-    uncompared += [new for new, old in partners.items() if holds_values(sample[new], known, old)]
+    pairs = [*renamed.values(), *((n, n) for n in common if n in sample)]
+    uncompared += [b for a, b in pairs if holds_values(sample[b], known[common], a)]
     recurring = [n for n in common if not subject and _recurs(members[n], controls[n])]
-    columns_of = (compared, identifiers, unread, undecided, uncompared, recurring)
-    names = [tuple(map(str, one)) for one in columns_of]
+    names = map(tuple, (compared, identifiers, unread, undecided, uncompared, recurring))
     return UnalignedReport(attacks, n_known[0], n_known[1], n_released, *names, subject=subject)
 
 
@@ -294,16 +288,13 @@ def _check_apart(members: pd.DataFrame, controls: pd.DataFrame, subject: str) ->
         raise InputError(problem, remedy=remedy, code="holdout-overlaps")
 
 
-def _is_numbering(known: Column, released: Column, is_member: BoolArray, n_released: int) -> bool:
-    """Whether keys, each of one row, are of members and controls alike, or fill a range.
-
-    Of people, who have several rows, the number of rows is 0.
-    """
-    mine, theirs = known[is_member], known[~is_member]
-    if not n_released:
-        mine, theirs, released = (one.drop_duplicates() for one in (mine, theirs, released))
-        n_released = len(released)
-    x, z = (pd.to_numeric(one, errors="coerce") for one in (known, released))
+def _is_numbering(name: str, known: Rows, sample: Rows, is_member: BoolArray, each: bool) -> bool:
+    """Whether keys are of members and controls alike, or fill a range; of one row, or `each` of
+    one person."""
+    sides = known[name][is_member], known[name][~is_member], sample[name]
+    mine, theirs, released = (one.drop_duplicates() if each else one for one in sides)
+    n_released = sample.attrs["n_rows"] * len(released) / len(sample)
+    x, z = (pd.to_numeric(one, errors="coerce") for one in (known[name], released))
     if (x % 1 > 0).any() or any(one.nunique() < len(one) for one in (mine, theirs, released)):
         return False
     is_dense = (z % 1 == 0).all() and n_released > DENSE * (z.max() - z.min() + 1)
@@ -471,8 +462,7 @@ def _link(nearest: _Nearest, is_member: BoolArray, view: str, who: IntArray) -> 
     # Thresholds are chosen on every other record and judged by the rest.
     judges = np.arange(len(is_member)) % 2 == 1
     for name, of_rows in found.items():
-        score = np.full(len(is_member), np.inf)
-        np.minimum.at(score, who, of_rows)
+        score = pd.Series(of_rows).groupby(who).min().to_numpy()
         theirs = np.sort(score[~is_member & ~judges])
         few = theirs[max(int(FALSE_LINKS * len(theirs)) - 1, 0)]
         yield f"linkage: {name}", view, score < few, judges, 0
@@ -501,8 +491,7 @@ def _read(
 ) -> Iterator[Event]:
     """Confidential values read off the nearest row, of each person's rows the one nearest to it."""
     for name in filter(columns.__contains__, found):  # the other views read nothing off
-        order = np.lexsort((found[name].distance[:, 0], who))
-        rows = order[np.unique(who[order], return_index=True)[1]]
+        rows = pd.Series(found[name].distance[:, 0]).groupby(who).idxmin().to_numpy()
         both = found[name].value[rows, 0], columns[name].place(known[name])[0][rows]
         hits = np.linalg.norm(both[0] - both[1], axis=1) < NEAR_VALUE
         yield "inference", name, hits, np.ones_like(hits), 1

@@ -349,13 +349,10 @@ def _read_pairs(sources: AuditSources, options: AttackOptions) -> Sample:
         ties = find_ties(shard.released, shard.features)
         if ties is not None:  # a record is no better concealed for being there twice
             shard = take_records(shard, np.unique(ties, return_index=True)[1])
-    first, n_included = len(sources.judged.confidential), len(sources.published.included)
-    return Sample(
-        released=shard.released,
-        raw=fill_missing(shard.features),
-        groups=read_groups(shard, sources.published),
-        included=shard.confidential[:, first : first + n_included] if n_included else None,
-    )
+    first, last = np.cumsum([len(sources.judged.confidential), len(sources.published.included)])
+    included, groups = shard.confidential[:, first:last], read_groups(shard, sources.published)
+    raw = fill_missing(shard.features)
+    return Sample(released=shard.released, raw=raw, groups=groups, included=included)
 
 
 def _read_members(sources: AuditSources, options: AttackOptions) -> Sample:
