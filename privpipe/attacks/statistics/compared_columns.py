@@ -54,14 +54,14 @@ def holds_values(texts: Column, known: pd.DataFrame, partner: str) -> bool:
     """
     if pd.api.types.is_numeric_dtype(texts.dtype):
         return False
-    said, own = (read_text(one).fillna("") for one in (texts, known[partner]))
+    said, raw = (read_text(one).fillna("") for one in (texts, known[partner]))
     others = known.drop(columns=partner).apply(read_text).fillna("").to_numpy(str)
     values = {value.lstrip("-") for value in np.unique(others)}
     if np.isfinite(read_intervals(texts)[0]).mean() > LEAST_NUMBERS:
         # The numbers of intervals and dates are compared; words beside them are not.
         values = {value for value in values if not value[:1].isdigit()}
-    n_said = [one.map(lambda text: len(values & {*_WORD.findall(text)})) for one in (said, own)]
-    released, before = n_said[0] * ~said.isin(own), n_said[1]
+    n_said = [one.map(lambda text: len(values & {*_WORD.findall(text)})) for one in (said, raw)]
+    released, before = n_said[0] * ~said.isin(raw), n_said[1]
     return bool((released > 1).mean() > SEEN or (released > 0).mean() > (before > 0).mean() + SEEN)
 
 

@@ -32,7 +32,7 @@ N_ENDS = 6
 """Least and greatest known values of which one is that of the release's least and greatest row."""
 
 Curve = list[FloatArray]
-"""Values of a release, rising, and known values that they stand for."""
+"""Values of a release, rising, and the known values that they were made of."""
 
 Read = Callable[[pd.DataFrame], Column]
 """Reads a column of released rows in the units of the known one."""

@@ -232,17 +232,17 @@ def measure_ranks(
     nearer, tied = np.zeros(len(probes), np.int64), np.zeros(len(probes), np.int64)
     length = np.einsum("ij,ij->i", gallery, gallery, dtype=np.float64)
     for rows in _blocks(len(probes), _PROBES_AT_ONCE):
-        p, own = probes[rows].astype(np.float64), match[rows]
-        base = length[own] - 2 * np.einsum("ij,ij->i", p, gallery[own].astype(np.float64))
+        p, mine = probes[rows].astype(np.float64), match[rows]
+        base = length[mine] - 2 * np.einsum("ij,ij->i", p, gallery[mine].astype(np.float64))
         # Expanded squares lose digits: equal entries differ by rounding, and would be ranked by it.
-        margin = _TIE * (np.einsum("ij,ij->i", p, p) + length[own])
+        margin = _TIE * (np.einsum("ij,ij->i", p, p) + length[mine])
         low, high = (base - margin)[:, None], (base + margin)[:, None]
         # Without the probes' own lengths, and in one product: a pass over all pairs costs as much.
         p = np.column_stack([-2 * p, np.ones(len(p))])
         for cols in _blocks(len(gallery), _GALLERY_AT_ONCE):
             d = p @ np.column_stack([gallery[cols].astype(np.float64), length[cols]]).T
             if keys is not None:
-                d[keys[own][:, None] != keys[cols]] = np.inf
+                d[keys[mine][:, None] != keys[cols]] = np.inf
             nearer[rows] += np.count_nonzero(d < low, axis=1)
             tied[rows] += np.count_nonzero(d <= high, axis=1)
     # The probe's own entry is among the ties.
@@ -298,8 +298,8 @@ def _list_ways(guess: FloatArray, gallery: FloatArray, some: IntArray) -> Iterat
     apart, wrong = guess - gallery[some], np.roll(guess, 1, axis=0) - gallery[some]
     yield None, (apart**2).mean(axis=0)
     # Of residuals with long tails the median says more.
-    own, other = (np.median(one**2, axis=0) + _LEAST_LEFT for one in (apart, wrong))
-    yield None, (left := 2 * own / (own + other))
+    same, other = (np.median(one**2, axis=0) + _LEAST_LEFT for one in (apart, wrong))
+    yield None, (left := 2 * same / (same + other))
     # Or the best column alone.
     yield None, np.where(np.arange(len(left)) == left.argmin(), left, 1.0)
     if len(some) > _FEWEST * len(left):
