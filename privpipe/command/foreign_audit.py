@@ -45,14 +45,10 @@ def audit_foreign(
             remedy = f"They have: {', '.join(map(str, members))}."
             raise OptionError(problem, remedy=remedy, code="no-column")
     usual = AttackOptions()
+    limits = usual.max_exposed, usual.max_advantage
+    how: dict[str, Any] = {"confidential": confidential, "subject": subject, "level": usual.level}
     report = unaligned_release.attack_unaligned(
-        members,
-        controls,
-        lambda: read_table(released),
-        confidential=confidential,
-        subject=subject,
-        limits=(usual.max_exposed, usual.max_advantage),
-        level=usual.level,
+        members, controls, lambda: read_table(released), limits=limits, **how
     )
     sample = draw_rows(read_table(released), unaligned_release.MOST_SAMPLED)
     retained = [measure_retained_target(members, sample, controls, name) for name in desired]

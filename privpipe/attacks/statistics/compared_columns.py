@@ -129,10 +129,9 @@ def choose_column(known: Column, released: Column, recodes: bool = False) -> Com
         digest = DIGESTS.get(sizes.pop(), "") if len(sizes) == 1 and sizes != old else ""
         return ComparedColumn(is_text=True, digest=digest)
     mean, scale = float(np.nanmean(x)), float(np.nanstd(x)) or 1.0
-    if np.isin(z, x).mean() > LEAST_NUMBERS:
-        return ComparedColumn(mean, scale)
     center, width = float(np.nanmean(z)), float(np.nanstd(z)) or 1.0
-    if abs(center - mean) < scale and 0.5 < width / scale < 2:
+    is_near = abs(center - mean) < scale and 0.5 < width / scale < 2
+    if is_near or np.isin(z, x).mean() > LEAST_NUMBERS:
         return ComparedColumn(mean, scale)
     # Other units: the release is brought to the mean and deviation of the known.
     stretch = scale / width

@@ -214,10 +214,9 @@ def attack_unaligned(
     # In random order: of rows that tie the first record in line is given the scarce ones.
     order = np.random.default_rng(0).permutation(len(members) + len(controls))
     known = pd.concat([members[common], controls[common]]).iloc[order].reset_index(drop=True)
-    is_member, who = order < len(members), np.arange(len(order))
-    if subject:  # all rows of a person are in one half
-        who = pd.factorize(known[subject].astype(str) + np.where(is_member, "", "~"))[0]
-    half = who % 2 == 0
+    is_member = order < len(members)
+    people = known[subject].astype(str) + np.where(is_member, "", "~") if subject else known.index
+    half = (who := pd.factorize(people)[0]) % 2 == 0  # all rows of a person are in one
     renamed = find_renamed(*({str(n): read_law(t[n]) for n in t} for t in (known, sample)))
     images = find_images(known, sample)
     images |= {name: (old, itemgetter(new)) for name, (old, new) in renamed.items()}

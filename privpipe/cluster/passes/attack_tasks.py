@@ -350,9 +350,8 @@ def _read_pairs(sources: AuditSources, options: AttackOptions) -> Sample:
         if ties is not None:  # a record is no better concealed for being there twice
             shard = take_records(shard, np.unique(ties, return_index=True)[1])
     first, last = np.cumsum([len(sources.judged.confidential), len(sources.published.included)])
-    included, groups = shard.confidential[:, first:last], read_groups(shard, sources.published)
-    raw = fill_missing(shard.features)
-    return Sample(released=shard.released, raw=raw, groups=groups, included=included)
+    who, more = read_groups(shard, sources.published), shard.confidential[:, first:last]
+    return Sample(shard.released, fill_missing(shard.features), groups=who, included=more)
 
 
 def _read_members(sources: AuditSources, options: AttackOptions) -> Sample:
