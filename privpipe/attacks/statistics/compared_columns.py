@@ -50,13 +50,14 @@ def read_text(values: Column, digest: str = "") -> Column:
 def holds_values(texts: Column, known: pd.DataFrame, partner: str) -> bool:
     """Whether released texts hold values of other known columns than the one they correspond to.
 
-    One in a text, more often than in texts of that column; or two, which may be a whole record.
+    One in a text, more often than in texts of that column; or two, which may be a whole record. The
+    known columns are as `read_text` gives them.
     """
     if pd.api.types.is_numeric_dtype(texts.dtype):
         return False
-    said, raw = (read_text(one).fillna("") for one in (texts, known[partner]))
-    others = known.drop(columns=partner).apply(read_text).fillna("").to_numpy(str)
-    values = {value.lstrip("-") for value in np.unique(others)}
+    said, raw = read_text(texts).fillna(""), known[partner]
+    others = pd.unique(known.drop(columns=partner).to_numpy(object).ravel())
+    values = {value.lstrip("-") for value in others}
     if np.isfinite(read_intervals(texts)[0]).mean() > LEAST_NUMBERS:
         # The numbers of intervals and dates are compared; words beside them are not.
         values = {value for value in values if not value[:1].isdigit()}

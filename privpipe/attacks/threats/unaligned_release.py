@@ -262,7 +262,8 @@ def attack_unaligned(
     matched = {*shared, *(new for _, new in renamed.values())}
     uncompared = [str(name) for name in sample if name not in matched]
     pairs = [*renamed.values(), *((n, n) for n in common if n in sample)]
-    uncompared += [b for a, b in pairs if holds_values(sample[b], known[common], a)]
+    said = known[common].apply(read_text).fillna("")
+    uncompared += [b for a, b in pairs if holds_values(sample[b], said, a)]
     recurring = [n for n in common if not subject and _recurs(members[n], controls[n])]
     names = map(tuple, (compared, identifiers, unread, undecided, uncompared, recurring))
     return UnalignedReport(attacks, n_known[0], n_known[1], n_released, *names, subject=subject)
