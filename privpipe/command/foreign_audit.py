@@ -16,12 +16,14 @@ from privpipe.store.access.location import join, shown
 from privpipe.store.access.objects import write_file
 from privpipe.store.sources.plain_tables import read_table
 
+Names = Sequence[str]
+
 MOST_KNOWN = 15_000
 """Members, and controls, that are looked up: enough to show the usual limits."""
 
 
 def audit_foreign(
-    raw: str, released: str, *, holdout: str, desired: Sequence[str], confidential: Sequence[str]
+    raw: str, released: str, *, holdout: str, desired: Names, confidential: Names, subject: str = ""
 ) -> dict[str, Any]:
     """Attack the release, write report and page beside it, and hold it to the usual limits.
 
@@ -37,19 +39,16 @@ def audit_foreign(
         remedy = "Keep some records out before the release is made; give them by --holdout."
         raise OptionError(problem, remedy=remedy, code="no-holdout")
     members, controls = (draw_rows(read_table(url), MOST_KNOWN) for url in (raw, holdout))
-    for name in (*desired, *confidential):
+    for name in (*desired, *confidential, *([subject] if subject else [])):
         if name not in members or name not in controls:
             problem = f"There is no column {name!r} in the raw records and the holdout."
             remedy = f"They have: {', '.join(map(str, members))}."
             raise OptionError(problem, remedy=remedy, code="no-column")
     usual = AttackOptions()
+    limits = usual.max_exposed, usual.max_advantage
+    how: dict[str, Any] = {"confidential": confidential, "subject": subject, "level": usual.level}
     report = unaligned_release.attack_unaligned(
-        members,
-        controls,
-        lambda: read_table(released),
-        confidential=confidential,
-        limits=(usual.max_exposed, usual.max_advantage),
-        level=usual.level,
+        members, controls, lambda: read_table(released), limits=limits, **how
     )
     sample = draw_rows(read_table(released), unaligned_release.MOST_SAMPLED)
     retained = [measure_retained_target(members, sample, controls, name) for name in desired]
@@ -60,7 +59,7 @@ def audit_foreign(
     page = render_page("Release of another tool", sections, screen=screen, **about)
     write_file(join(folder, "audit.json"), json.dumps(findings, indent=1))
     write_file(join(folder, "report.html"), page)
-    say(say_unaligned(report), tabulate(describe_attacks(report)))
+    say(say_unaligned(report), sections[0].text, tabulate(describe_attacks(report)))
     say(f"report   {shown(join(folder, 'report.html'))}")
     if report.verdict != "safe":
         hint = ""
@@ -68,7 +67,7 @@ def audit_foreign(
             hint = f"Drop what are row numbers: {', '.join(report.undecided)}. "
         if report.uncompared:
             named = ", ".join(report.uncompared)
-            hint += f"Give {named} in RAW and in --holdout, or release without. "
+            hint += f"Give {named} in RAW and in --holdout as released, or release without. "
         raise GateError(
             say_unaligned(report),
             remedy=f"{hint}See {shown(folder)}/report.html. A release "

@@ -284,15 +284,9 @@ def purge_command(release: str) -> dict[str, Any]:
 
 
 def audit_command(
-    config: str,
-    released: str,
-    *,
-    target: Sequence[str],
-    confidential: Sequence[str],
-    holdout: str,
-    full: bool = False,
+    config: str, released: str, *, full: bool = False, target: Sequence[str], **others: Any
 ) -> dict[str, Any]:
-    """Audit a run, or a release of another tool where one is given.
+    """Audit a run, or a release of another tool where one is given; others are its options.
 
     Raises
     ------
@@ -302,11 +296,10 @@ def audit_command(
     if released and not full:
         from privpipe.command.foreign_audit import audit_foreign
 
-        names = {"desired": target, "confidential": confidential}
-        return audit_foreign(config, released, holdout=holdout, **names)
-    if released or target or confidential or holdout:
+        return audit_foreign(config, released, desired=target, **others)
+    if released or target or any(others.values()):
         raise OptionError(
-            "--target, --confidential, --holdout are of a release of another tool, --full is not.",
+            "--target, --confidential, --holdout, --subject are for RELEASED, --full is not.",
             remedy="Give it: privpipe audit RAW RELEASED --holdout OTHERS --confidential NAMES.",
             code="audit-options",
         )

@@ -72,7 +72,7 @@ def is_linkable(findings: Mapping[str, Any]) -> bool | None:
     found = _find_linkage(findings)
     if found is None:
         return None
-    top, chance = found
+    top, chance, _ = found
     upper, lower = top["upper"], top["lower"]
     return bool(upper >= LINKABLE and (lower > chance or upper > GUESSED_TWICE * chance))
 
@@ -91,8 +91,8 @@ def draw_summary(findings: Mapping[str, Any]) -> Drawing | None:
     return draw_intervals(rows, allowed=None, description=description, marks=ENDS, width=NARROW)
 
 
-def _find_linkage(findings: Mapping[str, Any]) -> tuple[Mapping[str, float], float] | None:
-    """Share found by the strongest attack with its limits, and that of guessing."""
+def _find_linkage(findings: Mapping[str, Any]) -> tuple[Mapping[str, float], float, int] | None:
+    """Share found by the strongest attack with its limits, that of guessing, included variables."""
     found = (findings.get("attacks") or {}).get("linkage") or {}
     if found.get("status") != "measured":
         return None
@@ -101,7 +101,8 @@ def _find_linkage(findings: Mapping[str, Any]) -> tuple[Mapping[str, float], flo
     known = [top for top in tops if isinstance(top, dict) and top.get("upper") is not None]
     if not known:
         return None
-    return max(known, key=lambda top: float(top["upper"])), float(report.get("chance_1") or 0.0)
+    top = max(known, key=lambda top: float(top["upper"]))
+    return top, float(report.get("chance_1") or 0.0), int(report.get("n_included") or 0)
 
 
 def _name_confidential(findings: Mapping[str, Any], verdict: str) -> str:
@@ -142,10 +143,11 @@ def _list_unprotected(findings: Mapping[str, Any]) -> Iterator[str]:
 
 def say_linkage(findings: Mapping[str, Any], *, public: bool = False) -> str:
     """What whoever holds the raw records finds again."""
-    top, chance = _find_linkage(findings) or (None, None)
+    top, chance, n_tried = _find_linkage(findings) or (None, None, 0)
     included = (findings.get("release") or {}).get("included") or ()
-    given = {"public": public, "top": top, "chance": chance, "included": included}
-    return say("linkage", linkable=is_linkable(findings), **given)
+    given = {"public": public, "top": top, "chance": chance}
+    untried = included if n_tried < len(included) else ()
+    return say("linkage", linkable=is_linkable(findings), untried=untried, **given)
 
 
 def _draw_targets(findings: Mapping[str, Any]) -> Iterator[IntervalRow]:

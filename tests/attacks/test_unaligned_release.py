@@ -25,7 +25,15 @@ from privpipe.attacks.threats.unaligned_release import (
 from privpipe.command.foreign_audit import audit_foreign
 from privpipe.errors import GateError, InputError, OptionError
 from privpipe.store.sources.plain_tables import read_table
-from tests.bench.bad_releases import BAD, add_noise, audit, count_false, draw_people
+from tests.bench.bad_releases import (
+    BAD,
+    add_noise,
+    audit,
+    count_false,
+    draw_alike_rows,
+    draw_people,
+    draw_visits,
+)
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -48,6 +56,80 @@ def test_attack_unaligned__is_not_safe_where_a_column_is_not_compared() -> None:
     report = audit(made.assign(note=texts.to_numpy()), raw, controls)
     assert (report.verdict, report.uncompared) == ("unproven", ("note",))
     assert audit(made.rename(columns={"age": "years"}), raw, controls).uncompared == ()
+
+
+@pytest.mark.parametrize("partner", ["note", "key", "city"])
+@pytest.mark.parametrize("mark", ["; ", ", income ", "|"])
+def test_attack_unaligned__is_not_safe_where_a_text_holds_a_record(partner: str, mark: str) -> None:
+    """A text was compared with texts of its name, or of as many values, by equality alone."""
+    raw, controls, made = (
+        draw_people(1200, k).assign(key=[f"{k} {hash_key(j)[:9]}" for j in range(1200)], note="x")
+        for k in range(3)
+    )
+    # All columns but keys are independent of the members.
+    texts = raw[["age", "weight", "income"]].astype(str).agg(mark.join, axis=1)
+    made = made.drop(columns="key" if partner == "key" else [])
+    made["letter" if partner == "key" else partner] = texts.to_numpy()
+    report = audit(made, raw, controls)
+    assert report.uncompared == ("letter" if partner == "key" else partner,)
+    assert report.verdict == "unproven"
+
+
+def test_attack_unaligned__finds_numbers_on_a_falling_curve() -> None:
+    """Only rising straight scales, of all columns at once, were undone."""
+    raw, controls, made = (draw_people(2000, k) for k in (0, 1, 7))
+    curved = {n: -np.log(raw[n] - raw[n].min() + 1) for n in ("weight", "rate", "steps")}
+    report = audit(made.assign(**curved).sample(frac=1, random_state=1), raw, controls)
+    found = {one.column for one in report.attacks if one.verdict == "leaks"}
+    assert found == {"by weight reversed, steps reversed, rate reversed"}
+
+
+def test_attack_unaligned__compares_texts_that_hold_no_other_column() -> None:
+    tables = [draw_people(300, k) for k in range(3)]
+    for k, table in enumerate(tables):
+        table["name"] = [f"Anna {hash_key(300 * k + j)[:12]}" for j in range(300)]
+        low = table["age"] // 10 * 10
+        table["age"] = "[" + low.astype(str) + ", " + (low + 10).astype(str) + ")"
+    raw, controls, made = tables
+    assert audit(made, raw, controls).uncompared == ()
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in range(9))])
+def test_attack_unaligned__of_people_with_many_rows_counts_people(seed: int) -> None:
+    """Of 50 rows a person, taken as independent, 17 of 42 independent releases were leaks."""
+    raw, controls, made = (draw_alike_rows(3 * seed + k, n_rows=20) for k in range(3))
+    released = made.drop(columns="who")
+    report = attack_unaligned(
+        raw, controls, lambda: [released], confidential=["income"], subject="who"
+    )
+    assert report.verdict != "leaks"
+    assert (report.n_members, report.n_controls, report.recurring) == (100, 100, ())
+    # An exact hundredth of a person's success is that of one person, not of one row.
+    assert all(one.members * 100 % 1 < 1e-9 for one in report.attacks if one.column == "income")
+    rows = attack_unaligned(raw, controls, lambda: [released], confidential=["income"])
+    assert (rows.n_members, rows.recurring) == (2000, ("who",))
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_attack_unaligned__of_people_finds_each_bad_release(name: str) -> None:
+    make, right = BAD[name]
+    raw, controls = draw_visits(1000, 0), draw_visits(1000, 1)
+    made = make(raw.drop(columns="who"))
+    report = audit(made, raw, controls, subject="who")
+    assert report.verdict == "leaks"
+    assert report.n_members == 1000
+    assert any(one.attack.startswith(right) for one in report.attacks if one.verdict == "leaks")
+
+
+def test_attack_unaligned__refuses_a_person_on_both_sides_and_too_few_people() -> None:
+    raw, controls = draw_alike_rows(0), draw_alike_rows(1)
+    mixed = controls.assign(who=controls["who"] % 200)
+    about = {"confidential": ["income"], "subject": "who"}
+    with pytest.raises(InputError, match=r"Of the holdout .* are raw records"):
+        attack_unaligned(raw, mixed, lambda: [raw], **about)
+    few = raw[raw["who"] < 20]
+    with pytest.raises(InputError, match="20 members and 100 controls"):
+        attack_unaligned(few, controls, lambda: [raw], **about)
 
 
 @pytest.mark.slow
@@ -138,6 +220,9 @@ def hash_key(value: int) -> str:
 COPIED = {
     "one number": lambda raw: {"x3": raw["x3"]},
     "one number in float32": lambda raw: {"x3": raw["x3"].astype(np.float32)},
+    "one number negated": lambda raw: {"x3": -raw["x3"]},
+    "one number on a falling scale": lambda raw: {"x3": 70 - 3 * raw["x3"]},
+    "one number in other units": lambda raw: {"x3": 4 + 2.2046 * raw["x3"]},
     "one number with little noise": lambda raw: {"x3": raw["x3"] + 1e-5 * raw["x4"]},
     "two numbers with noise": lambda raw: {n: raw[n] + 3e-3 * raw["x4"] for n in ("x1", "x2")},
     "five categories": lambda raw: {f"k{k}": " " + raw[f"k{k}"].str.upper() for k in range(5)},

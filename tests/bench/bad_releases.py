@@ -1,7 +1,8 @@
 """Twelve releases of others that are bad in a known way, and independent ones, audited.
 
 ``python -m tests.bench.bad_releases [N]`` prints which attack finds each, and how many of N
-independent releases are called leaks: at a level of .95 at most one in twenty may be.
+independent releases are called leaks: at a level of .95 at most one in twenty may be. Then the
+same of people with several rows, who are counted by ``--subject``.
 """
 
 from __future__ import annotations
@@ -112,11 +113,39 @@ BAD: dict[str, tuple[Callable[[Table], Table], tuple[str, ...]]] = {
 """How each is made of the raw records, and the attacks of which one must find it."""
 
 
-def audit(released: Table, raw: Table, controls: Table) -> UnalignedReport:
+def draw_visits(n_people: int, seed: int, n_rows: int = 2) -> Table:
+    """Some rows of each person, at whose visits steps and rate are measured anew."""
+    people, other = draw_people(n_people, seed), draw_people(n_people * n_rows, seed + 100)
+    rows = people.loc[np.repeat(people.index, n_rows)].reset_index(drop=True)
+    who = 10**6 * seed + np.arange(len(rows)) // n_rows
+    return rows.assign(steps=other["steps"], rate=other["rate"], who=who)
+
+
+def draw_alike_rows(seed: int, n_people: int = 100, n_rows: int = 50) -> Table:
+    """Rows of one person are nearly the same; their numbers are no one else's."""
+    random = np.random.default_rng(seed)
+    people = Table(random.normal(size=(n_people, 3)), columns=list("abc"))
+    people["income"] = np.where(random.random(n_people) < 0.5, "high", "low")
+    people["who"] = 10**6 * seed + np.arange(n_people)
+    rows = people.loc[np.repeat(people.index, n_rows)].copy()
+    rows[["a", "b", "c"]] += 0.1 * random.normal(size=(len(rows), 3))
+    return rows.sample(frac=1, random_state=seed, ignore_index=True)
+
+
+def audit(released: Table, raw: Table, controls: Table, subject: str = "") -> UnalignedReport:
     def batches() -> Iterator[Table]:
         yield from (released[start : start + 4096] for start in range(0, len(released), 4096))
 
-    return attack_unaligned(raw, controls, batches, confidential=["income"])
+    return attack_unaligned(raw, controls, batches, confidential=["income"], subject=subject)
+
+
+def count_false_of_people(n: int, subject: str = "who") -> int:
+    """Independent releases of 100 people with 50 rows each that are called leaks."""
+    found = 0
+    for seed in range(n):
+        raw, controls, made = (draw_alike_rows(3 * seed + k) for k in range(3))
+        found += audit(made.drop(columns="who"), raw, controls, subject).verdict == "leaks"
+    return found
 
 
 def count_false(n: int) -> int:
@@ -139,6 +168,12 @@ def main(n: int = 200) -> None:
         hit = any(one.startswith(right) for one in by)
         print(f"{name:34} {report.verdict:9} {'right' if hit else 'WRONG'}: {', '.join(by)}")
     print(f"{count_false(n)} of {n} independent releases are called leaks")
+    raw, controls = draw_visits(1000, 0), draw_visits(1000, 1)
+    for name, (make, right) in BAD.items():
+        report = audit(make(raw.drop(columns="who")), raw, controls, "who")
+        hit = any(a.attack.startswith(right) for a in report.attacks if a.verdict == "leaks")
+        print(f"of people, {name:34} {report.verdict:9} {'right' if hit else 'WRONG'}")
+    print(f"{count_false_of_people(n)} of {n} with 50 rows a person, counted by --subject")
 
 
 if __name__ == "__main__":

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import cloudpickle
 import dask
@@ -27,7 +30,10 @@ from privpipe.cluster.passes.attack_tasks import (
     check_worker_memory,
     distribute_attacks,
 )
+from privpipe.cluster.passes.evidence_sample import AuditSources
+from privpipe.cluster.passes.sample_drawing import Published
 from privpipe.errors import InputError, MemoryBudgetError
+from privpipe.protocols import Shard
 
 # Workers are threads of this process here, whose lists of warnings undo one another: whatever else
 # catches warnings (a server's thread, joblib) brings back those that a fit has silenced.
@@ -123,6 +129,22 @@ def test_distribute_attacks__calls_a_lost_task_unknown_and_tells_no_text(
     assert list(lost["adversary"]) == ["logistic"]
     assert "quince" not in report.to_json()
     assert "worker failed" in lost["reason"].item()
+
+
+def test_read_pairs__has_what_is_released_as_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Subject and place, which stand behind it, are not released."""
+    random = np.random.default_rng(0)
+    features, labels = random.normal(size=(300, 3)), random.normal(size=(300, 5))
+    shard = Shard(features, confidential=labels, released=random.normal(size=(300, 2)))
+    monkeypatch.setattr(attacks, "_draw", lambda *_: shard)
+    judged = SimpleNamespace(confidential=("secret",), indicators=False)
+    published = Published(included=("salary", "town"), group="who")
+    sources = cast(AuditSources, SimpleNamespace(judged=judged, published=published))
+    found = json.loads(attacks.attack_by_name(sources, "linkage", AttackOptions()))
+    assert found["n_included"] == 2
+    assert found["attacks"][0]["top_1"]["estimate"] == 1.0
+    included = attacks._read_pairs(sources, AttackOptions()).included
+    np.testing.assert_array_equal(included, labels[:, 1:3])
 
 
 def test_check_worker_memory__refuses_before_any_attack_runs() -> None:

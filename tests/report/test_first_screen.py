@@ -10,7 +10,13 @@ from typing import Any
 
 import pytest
 
-from privpipe.report.first_screen import MOST_WORDS, is_linkable, make_first_screen, say_line
+from privpipe.report.first_screen import (
+    MOST_WORDS,
+    is_linkable,
+    make_first_screen,
+    say_line,
+    say_linkage,
+)
 from privpipe.report.release_page import render_public_page, render_release_page
 from tests.report.reading import STATEMENTS, answer_all, read_first_screen
 
@@ -107,6 +113,23 @@ def test_linkable__is_said_unless_it_is_ruled_out(
     set_linkage(findings, estimate, lower, upper)
     assert is_linkable(findings) is linkable
     assert ("linkable" in say_line(findings)) is linkable
+
+
+@pytest.mark.parametrize("n_tried", [None, 0, 1, 2])
+def test_linkage__names_what_is_released_as_recorded_only_where_it_was_not_tried(
+    findings: dict[str, Any], n_tried: int | None
+) -> None:
+    findings["release"]["included"] = ["salary", "town"]
+    if n_tried is not None:
+        findings["attacks"]["linkage"]["report"]["n_included"] = n_tried
+    set_linkage(findings, 0.001, 0.0, 0.004)
+    is_said = "Not tried: by salary, town, released as recorded." in say_linkage(findings)
+    assert is_said is (n_tried != 2)
+    set_linkage(findings, 0.98, 0.97, 0.99)
+    assert say_linkage(findings).startswith("Linkable: whoever holds the raw records finds them")
+    assert "Not tried" not in say_linkage(findings)
+    findings["attacks"]["linkage"] = {"status": "unknown", "reason": "worker"}
+    assert "Not tried: by salary, town" in say_linkage(findings)
 
 
 def test_public_first_screen__holds_words_alone(findings: dict[str, Any]) -> None:

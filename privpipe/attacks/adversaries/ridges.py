@@ -6,7 +6,6 @@ load than linkage and reconstruction of a small release take together.
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from operator import itemgetter
 
 import numpy as np
 import scipy
@@ -90,12 +89,16 @@ def solve_ridges(
 def choose_ridge(
     x: FloatArray, y: FloatArray, x_tune: FloatArray, y_tune: FloatArray
 ) -> tuple[float, FloatArray, FloatArray]:
-    """Mean squared error on tuning records, slope and offset of the ridge for which it is least."""
-    found = (
-        (float(np.mean((y_tune - x_tune @ slope - offset) ** 2)), slope, offset)
-        for _, slope, offset in solve_ridges(x, y)
-    )
-    return min(found, key=itemgetter(0))
+    """Mean squared error on tuning records, slope and offset, of each output by its best ridge.
+
+    One ridge for all would shrink an exact copy that is among outputs of noise.
+    """
+    least, slope, offset = np.full(y.shape[1], np.inf), np.empty((x.shape[1], y.shape[1])), y[0]
+    for _, one, shift in solve_ridges(x, y):
+        error = np.mean((y_tune - x_tune @ one - shift) ** 2, axis=0)
+        slope, offset = (np.where(error < least, *w) for w in ((one, slope), (shift, offset)))
+        least = np.minimum(error, least)
+    return float(least.mean()), slope, offset
 
 
 def freeze_linear(

@@ -6,6 +6,7 @@ the values do.
 """
 
 import hashlib
+import re
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
@@ -27,6 +28,12 @@ DATES = [f"%{day}{time}" for day in ("d-%m-%Y", "m-%d-%Y", "Y-%m-%d") for time i
 DIGESTS = {32: "md5", 40: "sha1", 64: "sha256"}
 """Hashes by their hexadecimal digits: whoever knows a key can hash it."""
 
+SEEN = 0.05
+"""Share of texts in which values are no chance."""
+
+_WORD = re.compile(r"(?:[^\W_]|(?<=\d)\.(?=\d))+")
+"""A word or a number within a text."""
+
 Column: TypeAlias = "pd.Series[Any]"
 
 
@@ -38,6 +45,25 @@ def read_text(values: Column, digest: str = "") -> Column:
         texts = texts.map(lambda text: hashlib.new(digest, text.encode()).hexdigest())
     texts = texts.str.casefold().str.replace(r"^0+(?=\d)|\.0$", "", regex=True)
     return pd.Series(texts.to_numpy()[codes], values.index)
+
+
+def holds_values(texts: Column, known: pd.DataFrame, partner: str) -> bool:
+    """Whether released texts hold values of other known columns than the one they correspond to.
+
+    One in a text, more often than in texts of that column; or two, which may be a whole record. The
+    known columns are as `read_text` gives them.
+    """
+    if pd.api.types.is_numeric_dtype(texts.dtype):
+        return False
+    said, raw = read_text(texts).fillna(""), known[partner]
+    others = pd.unique(known.drop(columns=partner).to_numpy(object).ravel())
+    values = {value.lstrip("-") for value in others}
+    if np.isfinite(read_intervals(texts)[0]).mean() > LEAST_NUMBERS:
+        # The numbers of intervals and dates are compared; words beside them are not.
+        values = {value for value in values if not value[:1].isdigit()}
+    n_said = [one.map(lambda text: len(values & {*_WORD.findall(text)})) for one in (said, raw)]
+    released, before = n_said[0] * ~said.isin(raw), n_said[1]
+    return bool((released > 1).mean() > SEEN or (released > 0).mean() > (before > 0).mean() + SEEN)
 
 
 def read_law(values: Column) -> FloatArray:
@@ -74,7 +100,7 @@ class ComparedColumn:
     def place(self, values: Column, *, released: bool = False) -> FloatArray:
         """Middles and half-widths, (2, n_rows, 1), or n_levels of categories; missing is 0."""
         if self.levels:
-            codes = pd.Categorical(read_text(values), categories=list(self.levels)).codes
+            codes = pd.Index(self.levels).get_indexer(pd.Index(read_text(values)))
             # Two different categories are at distance 1.
             one_hot = (codes[:, None] == np.arange(len(self.levels))) / np.sqrt(2)
             return np.stack([one_hot, np.zeros_like(one_hot)])
@@ -104,10 +130,9 @@ def choose_column(known: Column, released: Column, recodes: bool = False) -> Com
         digest = DIGESTS.get(sizes.pop(), "") if len(sizes) == 1 and sizes != old else ""
         return ComparedColumn(is_text=True, digest=digest)
     mean, scale = float(np.nanmean(x)), float(np.nanstd(x)) or 1.0
-    if np.isin(z, x).mean() > LEAST_NUMBERS:
-        return ComparedColumn(mean, scale)
     center, width = float(np.nanmean(z)), float(np.nanstd(z)) or 1.0
-    if abs(center - mean) < scale and 0.5 < width / scale < 2:
+    is_near = abs(center - mean) < scale and 0.5 < width / scale < 2
+    if is_near or np.isin(z, x).mean() > LEAST_NUMBERS:
         return ComparedColumn(mean, scale)
     # Other units: the release is brought to the mean and deviation of the known.
     stretch = scale / width
@@ -144,6 +169,7 @@ def _read_kinds(kinds: Column, n_rows: IntArray) -> tuple[FloatArray, FloatArray
     texts = texts.where(texts.str.contains(r"[\[(]"), texts.str.replace(_COMMA, "", regex=True))
     pairs = [list(map(float, two)) for two in texts.str.findall(_NUMBER)]
     ends = np.array([(min(p), max(p)) if 0 < len(p) < 3 else (np.nan, np.nan) for p in pairs])
+    ends[np.isinf(ends)] = np.nan  # digests such as 4e999
     middle, half = ends.mean(axis=1), np.nan_to_num((ends[:, 1] - ends[:, 0]) / 2)
     is_plain = np.isfinite(x)
     return np.where(is_plain, x, middle), np.where(is_plain, 0.0, half)

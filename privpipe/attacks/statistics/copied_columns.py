@@ -5,12 +5,15 @@ the known records: in how many released rows does the cell of a record recur? Th
 distinguishes members best is attacked on the other half, so that trying many costs no confidence.
 """
 
-from functools import reduce
+from collections.abc import Callable
+from functools import partial, reduce
+from itertools import product
 
 import numpy as np
 import pandas as pd
 import scipy
 
+from privpipe.attacks.statistics.compared_columns import LEAST_NUMBERS, Column, read_intervals
 from privpipe.protocols import BoolArray, FloatArray, IntArray
 
 GRIDS = 1e-5, 0.1
@@ -21,6 +24,18 @@ MOST_SETS = 600
 
 SIMILAR = 0.1
 """Distance of two distributions below which a column may be another under a new name."""
+
+RANKS = np.linspace(0, 1, 1001)
+"""Shares of rows at whose quantiles a scale is undone."""
+
+N_ENDS = 6
+"""Least and greatest known values of which one is that of the release's least and greatest row."""
+
+Curve = list[FloatArray]
+"""Values of a release, rising, and the known values that they were made of."""
+
+Read = Callable[[pd.DataFrame], Column]
+"""Reads a column of released rows in the units of the known one."""
 
 Axes = dict[str, FloatArray]
 Nodes = frozenset[tuple[str, float]]
@@ -73,3 +88,38 @@ def find_renamed(known: Axes, released: Axes) -> dict[str, tuple[str, str]]:
     pairs = [(a, b) for b in released if b not in known for a in known]
     apart = [scipy.stats.ks_2samp(known[a], released[b], method="asymp") for a, b in pairs]
     return {" as ".join(p): p for p, d in zip(pairs, apart, strict=True) if d.statistic < SIMILAR}
+
+
+def find_images(known: pd.DataFrame, released: pd.DataFrame) -> dict[str, tuple[str, Read]]:
+    """By a name for both: a number column, and how a rising or falling scale of it is undone.
+
+    A straight scale is undone exactly; of any other a value is that of the same rank.
+    """
+    found: dict[str, tuple[str, Read]] = {}
+    for name in [str(name) for name in known if name in released]:
+        x, z = (read_intervals(table[name])[0] for table in (known, released))
+        x, z = np.sort(x[np.isfinite(x)]), z[np.isfinite(z)]
+        is_number = len(x) > LEAST_NUMBERS * len(known) and len(z) > LEAST_NUMBERS * len(released)
+        if not is_number or np.isin(z, x).mean() > LEAST_NUMBERS:
+            continue
+        for sign, word in ((1, "in order"), (-1, "reversed")):
+            curve = _find_line(sign * z, x) or [np.quantile(one, RANKS) for one in (sign * z, x)]
+            found[f"{name} {word}"] = name, partial(_undo, name, sign, curve)
+    return found
+
+
+def _find_line(z: FloatArray, x: FloatArray) -> Curve | None:
+    """The straight scale on which nearly all of a column are known values: through extreme ones."""
+    ends, kinds = (z.min(), z.max()), np.unique(x)
+    some, near = z[:: len(z) // len(RANKS) + 1], 1e-6 * x.std()
+    for pair in (ends, *product(kinds[:N_ENDS], kinds[-N_ENDS:])):
+        y = np.interp(some, ends, pair)
+        above = kinds[np.minimum(np.searchsorted(kinds, y - near), len(kinds) - 1)]
+        if (np.abs(above - y) <= near).mean() > LEAST_NUMBERS:
+            return [np.array(ends), np.array(pair)]
+    return None
+
+
+def _undo(name: str, sign: int, curve: Curve, rows: pd.DataFrame) -> Column:
+    z = sign * read_intervals(rows[name])[0]
+    return pd.Series(np.interp(z, curve[0], curve[1]), rows.index)

@@ -55,6 +55,8 @@ class Sample:
         Name and kind of each confidential column.
     groups : (n_records,)
         Subject of each record.
+    included : (n_records, n_included)
+        Variables that are released as recorded, as numbers or codes.
     """
 
     released: FloatArray | None = None
@@ -74,6 +76,7 @@ class Sample:
     attributes: Sequence[str] | None = None
     columns: Sequence[Column] | None = None
     groups: IntArray | None = None
+    included: FloatArray | None = None
 
 
 class SaysJson(Protocol):

@@ -8,17 +8,21 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from operator import itemgetter
+from typing import TypeAlias
 
 import numpy as np
+from scipy import linalg
 
 from privpipe.attacks.adversaries import coordinates, ridges
 from privpipe.attacks.adversaries.attack_options import USUAL, AttackOptions
+from privpipe.attacks.adversaries.auxiliary import standardise
 from privpipe.attacks.statistics import intervals
 from privpipe.attacks.statistics.intervals import Confidence, Interval
 from privpipe.attacks.statistics.splits import RecordSplit, draw_split
 from privpipe.errors import InputError
 from privpipe.numerics.finite import as_reals, bring_near
-from privpipe.protocols import ArrayLike, FloatArray, IntArray
+from privpipe.numerics.random.record_hash import identify_records
+from privpipe.protocols import ArrayLike, FloatArray, IntArray, WordArray
 
 MOST_RECORDS = 20_000
 """Records compared at most: every one with many others."""
@@ -28,8 +32,30 @@ MOST_PROBES = 5_000
 
 _PROBES_AT_ONCE = 1024
 _GALLERY_AT_ONCE = 8192
-_TIE = 1e-9
+_TIE = 1e-12
 """Squared distances closer than this share of the squared lengths are ties."""
+
+_MOST_TRIED = 250
+"""Training records on which ways to weigh columns are compared."""
+
+_LEAST_LEFT = 1e-8
+"""Share of a column's variance that is left by predicting it, below which it is a copy."""
+
+_FEWEST = 3
+"""Records for each column, with which directions are weighed."""
+
+_MOST_LEFT = 0.99
+"""The share above which a column says nothing of whose it is."""
+
+
+Keys: TypeAlias = WordArray | None
+"""What is known of each entry for certain."""
+
+_Pair: TypeAlias = tuple[FloatArray, FloatArray]
+
+_Way: TypeAlias = tuple[FloatArray | None, FloatArray] | None
+"""Directions, None for the columns, and the share of each one's variance that is left; or all
+columns alike."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +66,8 @@ class LinkageAttack:
     ----------
     method
         "direct": nearest in the columns both have, standardised. "learned": the release is
-        first predicted from the raw record by a ridge regression on other pairs.
+        first predicted from the raw record by a ridge regression on other pairs, and columns
+        are weighed by how well that does.
     top_1, top_10
         Share of probes whose release is the nearest, or among the ten nearest.
     median_rank
@@ -65,6 +92,8 @@ class LinkageReport:
         Raw records looked up, and released records they were looked up among.
     chance_1, chance_10
         Shares that guessing reaches.
+    n_included
+        Variables released as recorded, by whose values the attacks look first.
     """
 
     attacks: tuple[LinkageAttack, ...]
@@ -72,6 +101,7 @@ class LinkageReport:
     n_gallery: int
     chance_1: float
     chance_10: float
+    n_included: int = 0
 
     @property
     def strongest(self) -> LinkageAttack:
@@ -88,13 +118,15 @@ def measure_linkage(
     released: ArrayLike,
     groups: IntArray | None = None,
     *,
+    included: ArrayLike = (),
     options: AttackOptions = USUAL,
 ) -> LinkageReport:
     """Try to find the release of each of some known raw records.
 
     The gallery is a sample of the release with the probes' entries in it; entries at
     equal distance are ordered by chance. Half of the sample serves the learned method as
-    pairs to train on; probes are taken from the other half.
+    pairs to train on; probes are taken from the other half. Where variables are released as
+    recorded, only entries with the values of the known record are candidates.
 
     Parameters
     ----------
@@ -104,6 +136,8 @@ def measure_linkage(
         Their releases, row by row.
     groups : (n_records,), optional
         Subject of each record, for the intervals.
+    included : (n_records, n_included), optional
+        Variables released as recorded, as numbers or codes; a missing one is NaN.
     options
         Bounds of the sample, its seed, which orders ties as well, and the confidence of both
         intervals of all methods together (Bonferroni).
@@ -125,20 +159,25 @@ def measure_linkage(
     at = np.arange(half, half + len(probes))
     gallery = coordinates.measure_coordinates(z[rows], name="released").values
     known = coordinates.measure_coordinates(x[rows], name="raw").values
+    table = as_reals(included, "included") if np.size(included) else np.zeros((len(x), 0))
+    if table.ndim != 2 or len(table) != len(x):
+        problem = f"included has shape {table.shape}, raw {x.shape}."
+        raise InputError(problem, remedy="Give a row of included values for each record.")
+    keys = identify_records(table[rows].astype(np.float64)) if table.size else None
     # One half trains the learned method and the other is looked up: whoever knows the pair that he
     # looks for need not link it.
-    methods = {"learned": (_learn(known, gallery, half)[at], gallery)}
+    methods = {"learned": _learn(known, gallery, at, keys, options.seed)}
     if x.shape[1] == z.shape[1]:
         methods["direct"] = _align(x[rows], z[rows], at)
     # Two intervals of each method hold jointly.
     share = options.plan_level(2 * len(methods))
     subject = None if groups is None else np.asarray(groups)[probes]
     attacks = tuple(
-        _count_links(name, measure_ranks(p, g, at, options.seed), subject, share)
+        _count_links(name, measure_ranks(p, g, at, options.seed, keys), subject, share)
         for name, (p, g) in methods.items()
     )
     chances = 1 / len(rows), min(1.0, 10 / len(rows))
-    return LinkageReport(attacks, len(probes), len(rows), *chances)
+    return LinkageReport(attacks, len(probes), len(rows), *chances, table.shape[1])
 
 
 def draw_pairs(
@@ -164,7 +203,7 @@ def draw_pairs(
 
 
 def measure_ranks(
-    probes: FloatArray, gallery: FloatArray, match: IntArray, seed: int = 0
+    probes: FloatArray, gallery: FloatArray, match: IntArray, seed: int = 0, keys: Keys = None
 ) -> IntArray:
     """Rank of each probe's own entry among all of the gallery by distance; 0 is nearest.
 
@@ -178,6 +217,8 @@ def measure_ranks(
         Row of the gallery that belongs to each probe.
     seed
         Seed of the order among ties, so that identical entries are found by chance only.
+    keys : (n_gallery,), optional
+        What is known of each entry for certain: entries of another key are out.
 
     Returns
     -------
@@ -191,17 +232,21 @@ def measure_ranks(
     nearer, tied = np.zeros(len(probes), np.int64), np.zeros(len(probes), np.int64)
     length = np.einsum("ij,ij->i", gallery, gallery, dtype=np.float64)
     for rows in _blocks(len(probes), _PROBES_AT_ONCE):
-        p = probes[rows].astype(np.float64)
-        p_length = np.einsum("ij,ij->i", p, p)
-        mine = gallery[match[rows]].astype(np.float64)
-        base = p_length + length[match[rows]] - 2 * np.einsum("ij,ij->i", p, mine)
+        p, mine = probes[rows].astype(np.float64), match[rows]
+        base = length[mine] - 2 * np.einsum("ij,ij->i", p, gallery[mine].astype(np.float64))
         # Expanded squares lose digits: equal entries differ by rounding, and would be ranked by it.
-        margin = _TIE * (p_length + length[match[rows]])
+        margin = _TIE * (np.einsum("ij,ij->i", p, p) + length[mine])
+        low, high = (base - margin)[:, None], (base + margin)[:, None]
+        # Without the probes' own lengths, and in one product: a pass over all pairs costs as much.
+        p = np.column_stack([-2 * p, np.ones(len(p))])
         for cols in _blocks(len(gallery), _GALLERY_AT_ONCE):
-            d = p_length[:, None] + length[cols] - 2 * (p @ gallery[cols].T.astype(np.float64))
-            nearer[rows] += np.count_nonzero(d < (base - margin)[:, None], axis=1)
-            tied[rows] += np.count_nonzero(np.abs(d - base[:, None]) <= margin[:, None], axis=1)
+            d = p @ np.column_stack([gallery[cols].astype(np.float64), length[cols]]).T
+            if keys is not None:
+                d[keys[mine][:, None] != keys[cols]] = np.inf
+            nearer[rows] += np.count_nonzero(d < low, axis=1)
+            tied[rows] += np.count_nonzero(d <= high, axis=1)
     # The probe's own entry is among the ties.
+    tied -= nearer
     return nearer + np.random.default_rng(seed).integers(0, np.maximum(tied, 1))
 
 
@@ -223,19 +268,60 @@ def _align(raw: FloatArray, released: FloatArray, at: IntArray) -> tuple[FloatAr
     """Both in units of the release, column by column; columns it holds constant are left out."""
     mean, scale = released.mean(axis=0, dtype=np.float64), released.std(axis=0, dtype=np.float64)
     varies = scale > 0
-    if not varies.any():
-        return np.zeros((len(at), 1)), np.zeros((len(released), 1))
     mine, theirs = ((x[:, varies] - mean[varies]) / scale[varies] for x in (raw[at], released))
     return mine, theirs
 
 
-def _learn(known: FloatArray, gallery: FloatArray, half: int) -> FloatArray:
-    """Predict the release from the raw record; the ridge that predicts a tenth best."""
+def _learn(known: FloatArray, gallery: FloatArray, at: IntArray, keys: Keys, seed: int) -> _Pair:
+    """Predict the release from the raw record, and weigh both as finds most of the training half.
+
+    In one distance over all columns a copied one drowns among noise.
+    """
+    half = at[0]
     n_fit = max(2, half - half // 5)
     # The ridge is chosen on a fifth of the training half, never on what is looked up.
     tuning = known[n_fit:half], gallery[n_fit:half]
     _, slope, offset = ridges.choose_ridge(known[:n_fit], gallery[:n_fit], *tuning)
-    return np.asarray(known @ slope + offset)
+    guess = np.asarray(known @ slope + offset)
+    # Every other record of it weighs columns; the ways to do so are compared on the rest.
+    some, tried = np.arange(n_fit, half)[::2], np.arange(n_fit, half)[1::2][:_MOST_TRIED]
+
+    def find(way: _Way) -> float:
+        mine, theirs = _weigh(guess[tried], gallery, way)
+        return float(np.mean(1 / (1 + measure_ranks(mine, theirs, tried, seed, keys))))
+
+    ways = [None, *_list_ways(guess[some], gallery, some)]
+    return _weigh(guess[at], gallery, max(ways, key=find))
+
+
+def _list_ways(guess: FloatArray, gallery: FloatArray, some: IntArray) -> Iterator[_Way]:
+    apart, wrong = guess - gallery[some], np.roll(guess, 1, axis=0) - gallery[some]
+    yield None, (apart**2).mean(axis=0)
+    # Of residuals with long tails the median says more.
+    same, other = (np.median(one**2, axis=0) + _LEAST_LEFT for one in (apart, wrong))
+    yield None, (left := 2 * same / (same + other))
+    # Or the best column alone.
+    yield None, np.where(np.arange(len(left)) == left.argmin(), left, 1.0)
+    if len(some) > _FEWEST * len(left):
+        near = 1e-9 * np.eye(len(left))
+        turned = linalg.eigh(*(a.T.astype(float) @ a / len(a) + near for a in (apart, gallery)))
+        yield turned[::-1]
+
+
+def _weigh(guess: FloatArray, gallery: FloatArray, way: _Way) -> _Pair:
+    """Both so that of nearer entries it is likelier that they are of this record.
+
+    Of a standardised column that is guessed as p with a variance of v left, the logarithm of the
+    likelihood ratio is ``-(1/v - 1) (g - p / (1 - v))**2 / 2`` and what does not depend on g.
+    """
+    if way is None:
+        return guess, gallery
+    turn, left = way
+    used = left < _MOST_LEFT
+    v = np.maximum(left[used], _LEAST_LEFT)
+    p, g = (a[:, used] if turn is None else a @ turn[:, used] for a in (guess, gallery))
+    size = np.sqrt(1 / v - 1)
+    return p * (size / (1 - v)), g * size
 
 
 @dataclass(frozen=True)
@@ -334,15 +420,13 @@ def measure_reconstruction(
 
 def _standardise(raw: FloatArray) -> FloatArray:
     """Columns that vary, of mean 0 and variance 1; all of them, whatever their rank."""
-    varies = raw.min(axis=0) != raw.max(axis=0)
-    table = raw[:, varies].astype(np.float64)
-    if not np.isfinite(table).all() or table.shape[1] == 0:
-        problem = f"raw has {int(varies.sum())} columns that vary, or values that are not finite."
+    # Every raw column counts alike in the R squared, whatever its unit.
+    table = standardise(raw.astype(np.float64)) if np.isfinite(raw).all() else raw[:, :0]
+    if not table.shape[1]:
+        problem = "raw has no column that varies, or values that are not finite."
         remedy = "Give finite records with at least one column that varies."
         raise InputError(problem, remedy=remedy)
-    # Every raw column counts alike in the R squared, whatever its unit.
-    table -= table.mean(axis=0)
-    return np.asarray(table / table.std(axis=0))
+    return table
 
 
 def _lift(source: FloatArray, split: RecordSplit, seed: int) -> list[FloatArray]:

@@ -4,14 +4,16 @@ Every attack is made on members (raw records that the release was made from) and
 controls (records of the same population that it was not made from). What succeeds as often on
 controls is knowledge of the population; the excess on members is what the release reveals of
 single people (Giomi et al. 2023, Anonymeter). Where a release depends on the population alone,
-both are exchangeable, so that exact limits of two proportions hold whatever the law is.
+both are exchangeable, so that exact limits of two proportions hold whatever the law is. Where
+several rows are of one person, people are counted: each by the row that is nearest to the release.
 """
 
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import chain
+from operator import itemgetter
 
 import numpy as np
 import pandas as pd
@@ -24,10 +26,11 @@ from privpipe.attacks.statistics.compared_columns import (
     Column,
     ComparedColumn,
     choose_column,
+    holds_values,
     read_law,
     read_text,
 )
-from privpipe.attacks.statistics.copied_columns import find_copied, find_renamed
+from privpipe.attacks.statistics.copied_columns import find_copied, find_images, find_renamed
 from privpipe.attacks.statistics.intervals import measure_exact_interval
 from privpipe.attacks.threats.membership import find_threshold
 from privpipe.errors import InputError
@@ -68,6 +71,8 @@ OVERLAP = 0.05
 
 DENSE = 0.5
 """Share of a range that keys fill, or of controls' keys that members have, in mere numberings."""
+
+Rows = pd.DataFrame
 
 Batches = Callable[[], Iterable[pd.DataFrame]]
 """Makes the release's batches anew; they are read twice."""
@@ -117,7 +122,7 @@ class UnalignedReport:
     attacks
         All of them.
     n_members, n_controls, n_released
-        Known records of each kind, and rows of the release.
+        Known records of each kind, or people where a subject is given, and rows of the release.
     compared, identifiers
         Columns that both tables have; texts with too many values to be compared.
     unread
@@ -125,7 +130,12 @@ class UnalignedReport:
     undecided
         Keys that recur and may be row numbers: by themselves they do not show which.
     uncompared
-        Columns of the release that no raw one corresponds to: what they hold was not looked at.
+        Columns of the release that no raw one corresponds to, or whose texts hold values of other
+        columns: what they hold was not looked at.
+    recurring
+        Columns that recur as identifiers of people do, where rows are taken as independent.
+    subject
+        Column of whose rows are; empty where they are taken as independent.
     """
 
     attacks: tuple[Excess, ...]
@@ -137,6 +147,8 @@ class UnalignedReport:
     unread: tuple[str, ...] = ()
     undecided: tuple[str, ...] = ()
     uncompared: tuple[str, ...] = ()
+    recurring: tuple[str, ...] = ()
+    subject: str = field(default="", kw_only=True)
 
     @property
     def verdict(self) -> str:
@@ -158,6 +170,7 @@ def attack_unaligned(
     released: Batches,
     *,
     confidential: Iterable[str],
+    subject: str = "",
     limits: tuple[float, float] = (0.01, 0.1),
     level: float = 0.95,
 ) -> UnalignedReport:
@@ -171,6 +184,8 @@ def attack_unaligned(
         The release, in batches of rows; one batch is in memory at a time.
     confidential
         Columns whose value of a person must not be read off the release.
+    subject
+        Column of members and controls that says whose each row is; without one each is another's.
     limits
         Allowed excess of records claimed at 1 % false claims, and of any other success.
     level
@@ -179,42 +194,47 @@ def attack_unaligned(
     Raises
     ------
     InputError
-        If there are fewer than 100 members or controls, or no common column; if controls are
-        members.
+        If there are fewer than 100 members or controls (people, where there is a subject), or no
+        common column; if controls are members.
 
     References
     ----------
     Giomi et al. 2023, Anonymeter (attacks on members less attacks on controls).
     """
-    if min(len(members), len(controls)) < LEAST_KNOWN:
-        problem = f"{len(members)} members and {len(controls)} controls are known."
+    n_known = [t[subject].nunique() if subject else len(t) for t in (members, controls)]
+    if min(n_known) < LEAST_KNOWN:
+        problem = f"{n_known[0]} members and {n_known[1]} controls are known."
         raise InputError(problem, remedy=f"Give {LEAST_KNOWN} of each.", code="known-too-few")
     # Of all rows: the first ones of a sorted release look like other units.
     sample = draw_rows(released(), MOST_SAMPLED)
     if not len(sample):
         raise InputError("The release has no row.", remedy="Give one with rows.", code="no-rows")
-    confidential, common = tuple(confidential), [name for name in members if name in controls]
-    _check_apart(*(table[common].astype(str) for table in (members, controls)))
+    confidential, common = tuple(confidential), [str(n) for n in members if n in controls]
+    _check_apart(members[common].astype(str), controls[common].astype(str), subject)
     # In random order: of rows that tie the first record in line is given the scarce ones.
     order = np.random.default_rng(0).permutation(len(members) + len(controls))
     known = pd.concat([members[common], controls[common]]).iloc[order].reset_index(drop=True)
-    is_member, half = order < len(members), np.arange(len(order)) % 2 == 0
+    is_member = order < len(members)
+    people = known[subject].astype(str) + np.where(is_member, "", "~") if subject else known.index
+    half = (who := pd.factorize(people)[0]) % 2 == 0  # all rows of a person are in one
     renamed = find_renamed(*({str(n): read_law(t[n]) for n in t} for t in (known, sample)))
-    known = known.assign(**{name: known[old] for name, (old, _) in renamed.items()})
+    images = find_images(known, sample)
+    images |= {name: (old, itemgetter(new)) for name, (old, new) in renamed.items()}
+    known = known.assign(**{name: known[old] for name, (old, _) in images.items()})
 
     def rename(batch: pd.DataFrame) -> pd.DataFrame:
-        return batch.assign(**{name: batch[new] for name, (_, new) in renamed.items()})
+        return batch.assign(**{name: read(batch) for name, (_, read) in images.items()})
 
     n_released, sample = sample.attrs["n_rows"], rename(sample)
     shared = [str(name) for name in known if name in sample]
     keys = [name for name in shared if name not in confidential]
-    numberings = [n for n in keys if _is_numbering(known[n], sample[n], is_member, n_released)]
+    numberings = [n for n in keys if _is_numbering(n, known, sample, is_member, n == subject)]
     undecided = [n for n in numberings if read_text(sample[n]).isin(read_text(known[n])).any()]
     for name in numberings:
         known[name] = _renumber(known[name], is_member)
     columns = {n: choose_column(known[n], sample[n], n in confidential) for n in shared}
     identifiers = [n for n in shared if columns[n].is_text or n in numberings]
-    compared = [name for name in shared if name not in (*identifiers, *renamed)]
+    compared = [name for name in shared if name not in (*identifiers, *images)]
     if not compared:
         problem = "The raw records and the release have no common column that can be compared."
         raise InputError(problem, remedy="Give both the same names.", code="no-common-column")
@@ -228,37 +248,53 @@ def attack_unaligned(
     few = [[n] for n in shared if columns[n].is_text]
     few += [find_copied(axes[0], axes[1], is_member[half])]
     views |= {f"by {', '.join(names)}": names for names in few}
+    columns = {n: one for n, one in columns.items() if any(n in names for names in views.values())}
     # Of products this small the threads wait for each other longer than they compute.
     with threadpool_limits(1, user_api="blas"):
         found = _look_up(known, lambda: map(rename, released()), columns, views)
-    by_distance = (_link(found[view], is_member, view) for view in found if view not in columns)
-    events = [*_read(found, known, columns), *chain.from_iterable(by_distance)]
+    is_in = pd.Series(is_member).groupby(who).first().to_numpy()
+    by_distance = (_link(found[view], is_in, view, who) for view in found if view not in columns)
+    events = [*_read(found, known, columns, who), *chain.from_iterable(by_distance)]
     # Two exact intervals of each event; all of them hold jointly (Bonferroni).
-    share, part = 1 - (1 - level) / (2 * len(events)), min(1.0, n_released / len(members))
-    attacks = tuple(_compare(event, is_member, limits, share, part) for event in events)
+    share, part = 1 - (1 - level) / (2 * len(events)), min(1.0, n_released / n_known[0])
+    attacks = tuple(_compare(event, is_in, limits, share, part) for event in events)
     unread = [name for name in confidential if name not in compared]
     matched = {*shared, *(new for _, new in renamed.values())}
     uncompared = [str(name) for name in sample if name not in matched]
-    names = map(tuple, (compared, identifiers, unread, undecided, uncompared))
-    return UnalignedReport(attacks, len(members), len(controls), n_released, *names)
+    pairs = [*renamed.values(), *((n, n) for n in common if n in sample)]
+    said = known[common].apply(read_text).fillna("")
+    uncompared += [b for a, b in pairs if holds_values(sample[b], said, a)]
+    recurring = [n for n in common if not subject and _recurs(members[n], controls[n])]
+    names = map(tuple, (compared, identifiers, unread, undecided, uncompared, recurring))
+    return UnalignedReport(attacks, n_known[0], n_known[1], n_released, *names, subject=subject)
 
 
-def _check_apart(members: pd.DataFrame, controls: pd.DataFrame) -> None:
+def _recurs(mine: Column, theirs: Column) -> bool:
+    """Whether values are of several rows each, and of one table alone, as identifiers are."""
+    return bool(mine.duplicated(keep=False).mean() > DENSE and theirs.isin(mine).mean() < OVERLAP)
+
+
+def _check_apart(members: pd.DataFrame, controls: pd.DataFrame, subject: str) -> None:
     """Refuse controls of which more are members than members are equal."""
     mine, theirs = (pd.util.hash_pandas_object(table, index=False) for table in (members, controls))
     share = theirs.isin(mine).mean()
     # Of a table of few values many rows are equal by chance, within members as well.
     chance = mine.duplicated(keep=False).mean() + max(OVERLAP, 3 / math.sqrt(len(mine)))
+    if subject:  # of people none are the same by chance
+        share, chance = controls[subject].isin(members[subject]).mean(), OVERLAP
     if share > chance:
         problem = f"Of the holdout {share:.0%} are raw records, so that a leak would not show."
         remedy = "Give records that the release was not made from."
         raise InputError(problem, remedy=remedy, code="holdout-overlaps")
 
 
-def _is_numbering(known: Column, released: Column, is_member: BoolArray, n_released: int) -> bool:
-    """Whether keys, each of one row, are of members and controls alike, or fill a range."""
-    mine, theirs = known[is_member], known[~is_member]
-    x, z = (pd.to_numeric(one, errors="coerce") for one in (known, released))
+def _is_numbering(name: str, known: Rows, sample: Rows, is_member: BoolArray, each: bool) -> bool:
+    """Whether keys are of members and controls alike, or fill a range; of one row, or `each` of
+    one person."""
+    sides = known[name][is_member], known[name][~is_member], sample[name]
+    mine, theirs, released = (one.drop_duplicates() if each else one for one in sides)
+    n_released = sample.attrs["n_rows"] * len(released) / len(sample)
+    x, z = (pd.to_numeric(one, errors="coerce") for one in (known[name], released))
     if (x % 1 > 0).any() or any(one.nunique() < len(one) for one in (mine, theirs, released)):
         return False
     is_dense = (z % 1 == 0).all() and n_released > DENSE * (z.max() - z.min() + 1)
@@ -267,9 +303,9 @@ def _is_numbering(known: Column, released: Column, is_member: BoolArray, n_relea
 
 def _renumber(values: Column, is_member: BoolArray) -> Column:
     """Controls have the number of a member of their rank: a number alone is to show nothing."""
-    mine, rank = np.sort(values[is_member]), values[~is_member].rank(method="first") - 1
-    at = (rank * len(mine) // len(rank)).astype(int)
-    return values.where(is_member, pd.Series(mine[at], at.index))
+    mine, theirs = np.unique(values[is_member]), values[~is_member]
+    rank, kinds = pd.factorize(theirs, sort=True)
+    return values.where(is_member, pd.Series(mine[rank * len(mine) // len(kinds)], theirs.index))
 
 
 def draw_rows(batches: Iterable[pd.DataFrame], most: int) -> pd.DataFrame:
@@ -416,8 +452,8 @@ Event = tuple[str, str, BoolArray, BoolArray, int]
 """Attack, column, successes, records that count, and which of the two limits holds."""
 
 
-def _link(nearest: _Nearest, is_member: BoolArray, view: str) -> Iterator[Event]:
-    """Claims that a record is in it: by distance; in all columns also set apart, and assigned."""
+def _link(nearest: _Nearest, is_member: BoolArray, view: str, who: IntArray) -> Iterator[Event]:
+    """Claims that a person is in it: by distance; in all columns also set apart, and assigned."""
     distance = nearest.distance
     outstanding = (distance[:, 0] + TIE) / (distance[:, 1] + TIE)
     found = {"nearest": distance[:, 0]}
@@ -425,7 +461,8 @@ def _link(nearest: _Nearest, is_member: BoolArray, view: str) -> Iterator[Event]
         found |= {"standing out": outstanding, "assignment": _assign(nearest)}
     # Thresholds are chosen on every other record and judged by the rest.
     judges = np.arange(len(is_member)) % 2 == 1
-    for name, score in found.items():
+    for name, of_rows in found.items():
+        score = pd.Series(of_rows).groupby(who).min().to_numpy()
         theirs = np.sort(score[~is_member & ~judges])
         few = theirs[max(int(FALSE_LINKS * len(theirs)) - 1, 0)]
         yield f"linkage: {name}", view, score < few, judges, 0
@@ -449,13 +486,15 @@ def _assign(nearest: _Nearest) -> FloatArray:
     return np.asarray(table[min_weight_full_bipartite_matching(table)])  # rows in their order
 
 
-def _read(found: Mapping[str, _Nearest], known: pd.DataFrame, columns: Columns) -> Iterator[Event]:
-    """Confidential values read off the nearest row."""
+def _read(
+    found: Mapping[str, _Nearest], known: pd.DataFrame, columns: Columns, who: IntArray
+) -> Iterator[Event]:
+    """Confidential values read off the nearest row, of each person's rows the one nearest to it."""
     for name in filter(columns.__contains__, found):  # the other views read nothing off
-        apart = found[name].value[:, 0] - columns[name].place(known[name])[0]
-        hits = np.linalg.norm(apart, axis=1) < NEAR_VALUE
+        rows = pd.Series(found[name].distance[:, 0]).groupby(who).idxmin().to_numpy()
+        both = found[name].value[rows, 0], columns[name].place(known[name])[0][rows]
+        hits = np.linalg.norm(both[0] - both[1], axis=1) < NEAR_VALUE
         yield "inference", name, hits, np.ones_like(hits), 1
-        both = found[name].value[:, 0], columns[name].place(known[name])[0]
         said, true = (np.unique(one, axis=0, return_inverse=True)[1] for one in both)
         if max(said.max(), true.max()) > MOST_LEVELS:
             continue

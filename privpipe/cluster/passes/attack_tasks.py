@@ -342,15 +342,16 @@ def _draw(
 
 
 def _read_pairs(sources: AuditSources, options: AttackOptions) -> Sample:
-    """Raw and released records, row by row."""
+    """Raw and released records, row by row, with what is released as recorded."""
     shard = _draw(sources, sources.judged, options)
     # Codes are equal by nature: of tables of classes no record is left out for having an equal.
     if sources.published.group is None and not sources.judged.indicators:
         ties = find_ties(shard.released, shard.features)
         if ties is not None:  # a record is no better concealed for being there twice
             shard = take_records(shard, np.unique(ties, return_index=True)[1])
-    groups = read_groups(shard, sources.published)
-    return Sample(released=shard.released, raw=fill_missing(shard.features), groups=groups)
+    first, last = np.cumsum([len(sources.judged.confidential), len(sources.published.included)])
+    who, more = read_groups(shard, sources.published), shard.confidential[:, first:last]
+    return Sample(shard.released, fill_missing(shard.features), groups=who, included=more)
 
 
 def _read_members(sources: AuditSources, options: AttackOptions) -> Sample:
