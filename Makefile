@@ -18,7 +18,7 @@ export DO_NOT_TRACK := 1
 # Tests start hundreds of processes. Where this is set, each compiles every library that it imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: prometheus demo measures mutants simulate test test-slow test-kernels test-setup test-wheel test-s3 test-whole lint bench docs dist release clean constraints
+.PHONY: prometheus demo measures mutants simulate test test-slow test-kernels test-setup test-wheel test-s3 test-whole lint bench errors docs dist release clean constraints
 
 demo: $(READY)
 	$(BIN)/privpipe demo
@@ -93,6 +93,10 @@ lint: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m tests.bench
+
+# The list of errors that `privpipe explain` reads, from where they are raised.
+errors: $(READY)
+	$(BIN)/python -m docs.making.raised_errors
 
 # The site, in docs/_build/html/index.html; works from there, without a network. Warnings are errors.
 docs: $(READY)

@@ -36,15 +36,14 @@ def main(program: typer.Typer = app) -> None:
         sys.argv.remove("--plain")
         os.environ["PRIVPIPE_PLAIN"] = "1"  # `console` reads it; importing that takes a while
     # Before the command is known: a wrong command line is one document as well.
-    if "--json" in sys.argv and "--help" not in sys.argv:
+    with interrupting():
+        if "--json" not in sys.argv or "--help" in sys.argv:
+            sys.exit(_run(program, debug)[0])
         from privpipe.command.output import print_document, printing_to_stderr
 
-        with interrupting(), printing_to_stderr():
+        with printing_to_stderr():
             code, answer = _run(program, debug)
         print_document(answer)
-    else:
-        with interrupting():
-            code, _ = _run(program, debug)
     sys.exit(code)
 
 

@@ -14,7 +14,8 @@ from docs.making.figures import DRAWN
 from docs.making.links import find_problems
 from docs.making.method_pages import write_method_pages
 from docs.making.pages import write_errors, write_public_names
-from privpipe.command.error_catalog import read_catalog
+from docs.making.raised_errors import write_catalog
+from privpipe.command.error_catalog import CATALOG, read_catalog
 from privpipe.report.audit_text import ABOUT
 from privpipe.sanitizers import METHODS
 
@@ -76,6 +77,10 @@ def list_written_codes() -> set[str]:
     files = set((ROOT / "privpipe").rglob("*.py")) - {ROOT / "privpipe" / "errors.py"}
     pattern = re.compile(r"\bcode=\"([\w-]+)\"")
     return {code for path in files for code in pattern.findall(path.read_text())}
+
+
+def test_error_codes__the_list_is_that_of_the_code() -> None:
+    assert CATALOG.read_text("utf-8") == write_catalog(), "run `make errors`"
 
 
 def test_error_codes__each_is_in_the_catalog_and_on_the_page() -> None:

@@ -464,31 +464,26 @@ class ProfileForecast:
 
     def describe(self) -> str:
         """In words, counts alone."""
-        some = "at most about ", f"{self.n_records:,} records looked at"
-        about, basis = ("", "all records") if self.exact else some
-        share = self.n_unseen / max(1, self.n_records)
-        known = f"{self.n_profiles:,} profiles known from {self.n_fitted:,} training records"
-        said = f"{known}; {about}{share:.1%} of {basis} have another one"
-        if self.n_unseen and self.policy == "refuse":
-            said += ', and unseen = "refuse" will stop the run at the first of them'
-        elif self.n_unseen:
-            said += ': each is treated as the nearest known one (unseen = "nearest")'
-        if (new := self.n_new / max(1, self.n_records)) > _MANY_NEW:
-            said += f". {say_grounds('many_new', new=new)}"
+        share, new = (n / max(1, self.n_records) for n in (self.n_unseen, self.n_new))
+        said = [
+            say_grounds("profiles" if self.exact else "profiles_of_some", self=self, share=share)
+        ]
+        if self.n_unseen:
+            said[0] += say_grounds(f"unseen_{self.policy}")
+        if new > _MANY_NEW:
+            said.append(say_grounds("many_new", new=new))
         if self.has_subjects:
-            none = read_grounds()["promises"]["dependent"]["statement"]
-            return f"{said}. {none.capitalize()}."
-        if self.most is not None:
-            useless = self.most >= self.entropy > 0
-            name = "promise_forecast_vacuous" if useless else "promise_forecast"
-            said += f". {say_grounds(name, most=self.most, entropy=self.entropy)}"
-        if self.wanted_information is None:
-            return f"{said}."
-        target = f"{said}. A bound of {self.wanted_information:g} nats"
-        if self.n_needed is None:
-            why = f"{target} is by these counts out of reach at this distortion_budget"
-            return f"{why}: raise it, or wanted_information."
-        return f"{target} needs about {self.n_needed:,.0f} training records."
+            said.append(read_grounds()["promises"]["dependent"]["statement"].capitalize())
+        elif self.most is not None:
+            name = (
+                "promise_forecast_vacuous" if self.most >= self.entropy > 0 else "promise_forecast"
+            )
+            said.append(say_grounds(name, self=self))
+        if self.wanted_information is not None and not self.has_subjects:
+            said.append(
+                say_grounds("bound_fails" if self.n_needed is None else "bound_needs", self=self)
+            )
+        return f"{'. '.join(said)}."
 
 
 def _forecast(preview: Preview, options: PrivacyMappingOptions) -> ProfileForecast | None:
