@@ -6,6 +6,7 @@ has the attributes is treated accordingly, with no line changed elsewhere.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from operator import add
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 from privpipe import protocols
@@ -49,12 +50,17 @@ class Descends(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class AddsUp:
-    """Sums over some records, which are those over more once every field is added."""
+    """Sums over some records, which are those over more once every field is added.
+
+    Of a field `largest` the larger one is taken.
+    """
 
     def merge(self, other: Self) -> Self:
         """Sums of the records of both; of whole numbers the same bits in any order."""
         theirs = vars(other)
-        return replace(self, **{name: mine + theirs[name] for name, mine in vars(self).items()})
+        joins = {name: max if name == "largest" else add for name in theirs}
+        both = {name: join(vars(self)[name], theirs[name]) for name, join in joins.items()}
+        return replace(self, **both)
 
 
 @dataclass(frozen=True)
@@ -278,7 +284,7 @@ class Forecast(Protocol):
 
 
 @dataclass(frozen=True)
-class UtilitySummary:
+class UtilitySummary(AddsUp):
     """What cleaning some records cost, in squared units of the desired prediction.
 
     Parameters
@@ -298,13 +304,6 @@ class UtilitySummary:
     total: float
     largest: float
     n_at_budget: int
-
-    def merge(self, other: "UtilitySummary") -> "UtilitySummary":
-        """Summary of the records of both."""
-        n_records, n_withheld = self.n_records + other.n_records, self.n_withheld + other.n_withheld
-        total, largest = self.total + other.total, max(self.largest, other.largest)
-        n_at_budget = self.n_at_budget + other.n_at_budget
-        return UtilitySummary(n_records, n_withheld, total, largest, n_at_budget)
 
 
 Measured = UtilitySummary | BoundCounts | int

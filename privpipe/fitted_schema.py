@@ -267,12 +267,9 @@ def _order_features(fitted: FittedSchema, n: int, names: Sequence[str]) -> tuple
     lack = [name for name in fitted.feature_names if name not in places]
     more = sorted(set(names) - set(fitted.feature_names))
     if lack or more or len(places) < len(names):
-        both = (_say_features("lacks", lack), _say_features("has too many", more))
-        raise _drifted(
-            "The features of collection and training collection differ: "
-            f"{'; '.join(filter(None, both))}.",
-            "Ingest both with the same columns; their order does not matter.",
-        )
+        both = filter(None, (_say_features("lacks", lack), _say_features("has too many", more)))
+        problem = f"The features of collection and training collection differ: {'; '.join(both)}."
+        raise _drifted(problem, "Ingest both with the same columns; their order does not matter.")
     return tuple(places[name] for name in fitted.feature_names)
 
 

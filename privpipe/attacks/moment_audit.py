@@ -64,10 +64,8 @@ class PairMoments:
 
     def merge(self, other: "PairMoments") -> "PairMoments":
         """Summary of the records of both."""
-        joint = tuple(
-            None if mine is None or theirs is None else mine + theirs
-            for mine, theirs in zip(self.joint, other.joint, strict=True)
-        )
+        pairs = zip(self.joint, other.joint, strict=True)
+        joint = tuple(None if a is None or b is None else a + b for a, b in pairs)
         return PairMoments(self.moments.merge(other.moments), joint)
 
 
@@ -124,9 +122,7 @@ class AuditSums:
 
     def merge(self, other: "AuditSums") -> "AuditSums":
         """Sums over the records of both."""
-        added: dict[str, FloatArray] = {
-            name: value + other.added[name] for name, value in self.added.items()
-        }
+        added: Any = {name: value + other.added[name] for name, value in self.added.items()}
         return AuditSums(self.count + other.count, added)
 
 
@@ -192,10 +188,8 @@ def audit_release(
         "n_records": sums.count,
         "privacy": {VIEWS[view]: figures for view, figures in found.items() if figures},
         "distortion": _find_distortion(sums, schema.feature_names),
-        "desired": {column.name: _find_predictions(sums, column) for column in plan.schema.desired},
-        "confidential": {
-            column.name: _find_predictions(sums, column) for column in plan.schema.confidential
-        },
+        "desired": {one.name: _find_predictions(sums, one) for one in schema.desired},
+        "confidential": {one.name: _find_predictions(sums, one) for one in schema.confidential},
     }
 
 

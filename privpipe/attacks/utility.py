@@ -16,7 +16,7 @@ import numpy as np
 import scipy
 
 from privpipe.attacks.statistics.intervals import Interval
-from privpipe.capabilities import UtilityPromise
+from privpipe.capabilities import AddsUp, UtilityPromise
 from privpipe.numerics.finite import find_finite_rows, keep_rows
 from privpipe.numerics.moments import CoMoments, code_targets
 from privpipe.protocols import FloatArray, Shard, ShardSchema
@@ -35,7 +35,7 @@ RIDGE = 1e-6
 
 
 @dataclass(frozen=True)
-class UtilityLosses:
+class UtilityLosses(AddsUp):
     """Losses of some records, in squared units of the desired prediction.
 
     Parameters
@@ -53,12 +53,6 @@ class UtilityLosses:
     largest: float
     n_at_budget: int
     n_above: int
-
-    def merge(self, other: "UtilityLosses") -> "UtilityLosses":
-        """Losses of the records of both."""
-        counts = self.n_at_budget + other.n_at_budget, self.n_above + other.n_above
-        n_records, total = self.n_records + other.n_records, self.total + other.total
-        return UtilityLosses(n_records, total, max(self.largest, other.largest), *counts)
 
     def describe(self, budget: float) -> dict[str, Any]:
         """JSON-ready: n_records, budget, mean, largest, share_at_budget, n_above_budget."""

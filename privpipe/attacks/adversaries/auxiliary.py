@@ -122,10 +122,8 @@ def code_tasks(desired: Auxiliary) -> IntArray | None:
 
 def expand_variables(auxiliary: Auxiliary) -> dict[str, FloatArray]:
     """Each included variable as columns of numbers, by its name; those that do not vary are out."""
-    expanded = {
-        column.name: standardise(_expand(values, column.is_categorical))
-        for column, values in auxiliary.variables()[: auxiliary.n_variables]
-    }
+    some = auxiliary.variables()[: auxiliary.n_variables]
+    expanded = {one.name: standardise(_expand(x, one.is_categorical)) for one, x in some}
     return {name: columns for name, columns in expanded.items() if columns.shape[1]}
 
 

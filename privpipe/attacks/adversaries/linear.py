@@ -232,10 +232,8 @@ def _fit_gaussians(problem: Problem, z: FloatArray) -> list[_Gaussian]:
     common = max(scatter / z.size, LEAST_VARIANCE)
     with np.errstate(divide="ignore"):
         priors = np.log([len(part) / len(z) for part in parts])
-    return [
-        _Gaussian(float(prior), mean, *_find_axes(part), common)
-        for prior, mean, part in zip(priors, means, centred, strict=True)
-    ]
+    each = zip(priors, means, centred, strict=True)
+    return [_Gaussian(float(prior), mean, *_find_axes(z), common) for prior, mean, z in each]
 
 
 def _find_axes(centred: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -255,10 +253,8 @@ def _judge(turn: Features, classes: Sequence[_Gaussian], shrinkage: float) -> Fe
 def _choose_shrinkage(problem: Problem, turn: Features, classes: Sequence[_Gaussian]) -> float:
     """The best in one frame; all share the projections of the tuning records."""
     tables = _measure_likelihoods(turn(problem.x_tune), classes, SHRINKAGES)
-    candidates = (
-        Fitted.known(log_softmax(table, axis=1), "", shrinkage)
-        for shrinkage, table in zip(SHRINKAGES, tables, strict=True)
-    )
+    pairs = zip(SHRINKAGES, tables, strict=True)
+    candidates = (Fitted.known(log_softmax(table, axis=1), "", one) for one, table in pairs)
     return float(problems.choose_best(problem, candidates).choice)
 
 

@@ -6,15 +6,9 @@ from typing import TypedDict, Unpack
 
 import numpy as np
 
+from privpipe.attacks.adversaries import attack_options, coordinates
 from privpipe.attacks.adversaries import auxiliary as auxiliaries
-from privpipe.attacks.adversaries import coordinates
-from privpipe.attacks.adversaries.attack_options import (
-    ALONE,
-    JOINT,
-    USUAL,
-    AttackOptions,
-    check_adversaries,
-)
+from privpipe.attacks.adversaries.attack_options import USUAL, AttackOptions
 from privpipe.attacks.adversaries.auxiliary import Auxiliary, standardise
 from privpipe.attacks.adversaries.coordinates import TrainingMatrix
 from privpipe.attacks.adversaries.evidence import Evidence, LeftOut
@@ -126,22 +120,18 @@ def prepare_evidence(
     # On the sample: a class that is large in the collection may be too small here to be judged.
     coded, left_out = _code_columns(truth[rows], names, kinds, options)
     sampled = {name: array[rows] for name, array in arrays.items()}
-    sources = {
-        name: _prepare_source(array, name, withheld[rows], features, options)
-        for name, array in sampled.items()
-    }
+    about = withheld[rows], features, options
+    sources = {name: _prepare_source(array, name, *about) for name, array in sampled.items()}
     sources |= _read_release(
         sampled["released"], sources["released"], withheld[rows], auxiliary.take(rows), features
     )
     are_codes = features is not None and all(column.is_categorical for column in features)
-    subject = None
-    if groups is not None:
-        subject = np.unique(np.asarray(groups)[rows], return_inverse=True)[1]
+    who = None if groups is None else np.unique(np.asarray(groups)[rows], return_inverse=True)[1]
     return Evidence(
         sources=sources | _join_desired(sources, desired.take(rows)),
         columns=tuple(column for column, _ in coded),
         truth=np.column_stack([codes for _, codes in coded]),
-        groups=subject,
+        groups=who,
         train_only=learned[rows] if trains_seen and seen is not None else None,
         n_given=len(truth),
         n_withheld=int(withheld.sum()),
@@ -191,7 +181,7 @@ def _code_columns(
     for name, kind, values in zip(names, kinds, truth.T, strict=True):
         try:
             coded.append(code_column(values, name, kind, options))
-            check_adversaries(name, coded[-1][0].is_categorical, options)
+            attack_options.check_adversaries(name, coded[-1][0].is_categorical, options)
         except InputError as error:
             if len(names) == len(left_out) + 1:
                 raise
@@ -215,9 +205,10 @@ def _read_release(
     if auxiliary.arrays() and expanded.shape[1]:
         found["everything"] = _join(main, expanded, len(auxiliary.columns))
     for name, columns in auxiliaries.expand_variables(auxiliary).items():
-        found[f"{ALONE}{name}"] = TrainingMatrix(columns, 1, None, 0)
+        found[f"{attack_options.ALONE}{name}"] = TrainingMatrix(columns, 1, None, 0)
     for name, table in auxiliary.earlier.items():
-        found[f"{JOINT}{name}"] = _join_earlier(found.get("everything", found["released"]), table)
+        whole = found.get("everything", found["released"])
+        found[f"{attack_options.JOINT}{name}"] = _join_earlier(whole, table)
     bits, n_columns = _list_numbers(released, withheld, auxiliary, features)
     if n_columns:
         found["bits"] = TrainingMatrix(bits, n_columns, None, 0)
@@ -277,9 +268,8 @@ def _join_desired(read: dict[str, TrainingMatrix], desired: Auxiliary) -> dict[s
     """
     if desired.included is None or not desired.columns:
         return {}
-    columns = standardise(
-        auxiliaries.expand_auxiliary(desired, np.zeros(len(desired.included), np.bool_))
-    )
+    none = np.zeros(len(desired.included), np.bool_)
+    columns = standardise(auxiliaries.expand_auxiliary(desired, none))
     if not columns.shape[1]:  # one and the same value of all
         return {}
     # Joined with all that is released, for the secret may be a function of both.
@@ -490,10 +480,8 @@ def expand_codes(table: AnyArray, columns: Sequence[Column], name: str) -> AnyAr
     if table.ndim != 2 or table.shape[1] != len(columns):
         problem = f"{name} has shape {table.shape}, but {len(columns)} features are named."
         raise InputError(problem, remedy="Name each feature once.")
-    parts = [
-        values if column.n_categories is None else _indicate(values, column, name)
-        for column, values in zip(columns, table.astype(np.float64).T, strict=True)
-    ]
+    pairs = zip(columns, table.astype(np.float64).T, strict=True)
+    parts = [x if c.n_categories is None else _indicate(x, c, name) for c, x in pairs]
     return np.column_stack(parts)
 
 

@@ -239,10 +239,8 @@ def _rank_claims(
     ends = np.searchsorted(weight[1:], np.array(rates) + _ROUNDING, "right").tolist()
     made = [place[is_true] > negative[min(end, len(negative) - 1)] for end in ends]
     heaviest = float(shares.max(initial=0.0))
-    found = [
-        _Claims(above, weight, spread, n, allowed, float(n), heaviest, one)
-        for allowed, one in zip(rates, made, strict=True)
-    ]
+    pairs, law = zip(rates, made, strict=True), (above, weight, spread, n)
+    found = [_Claims(*law, allowed, float(n), heaviest, one) for allowed, one in pairs]
     if confidence.groups is None:
         return found
     codes, n_groups = intervals.code_groups(confidence.groups, n)

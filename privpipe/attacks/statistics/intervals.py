@@ -262,10 +262,9 @@ def limit_subtraction(
     [0.15, 0.25]
     """
     (x, low, up), (y, least, most) = one, other
-    below, above = (
-        float(np.sqrt(max(0.0, a * a + b * b - 2 * correlation * a * b)))
-        for a, b in ((x - low, most - y), (up - x, y - least))
-    )
+    sides = (x - low, most - y), (up - x, y - least)
+    squares = (a * a + b * b - 2 * correlation * a * b for a, b in sides)
+    below, above = (float(np.sqrt(max(0.0, one))) for one in squares)
     return x - y - below, x - y + above
 
 

@@ -61,10 +61,8 @@ def _trace(positive: BoolArray, value: FloatArray) -> tuple[FloatArray, FloatArr
     """Shares of false and of true positives above each value, from none to all."""
     order = np.argsort(-value, kind="stable")
     ends = np.flatnonzero(np.append(np.diff(value[order]) != 0, True))  # ties pass at once
-    false, found = (
-        np.concatenate([[0], np.cumsum(one[order])[ends]]) / one.sum()
-        for one in (~positive, positive)
-    )
+    sides = ~positive, positive
+    false, found = (np.concatenate([[0], np.cumsum(one[order])[ends]]) / one.sum() for one in sides)
     return false, found
 
 

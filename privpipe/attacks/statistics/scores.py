@@ -377,10 +377,8 @@ def measure_number_scores(
     swayed = (residual - residual.mean()) / (2 * n * error) if error else 0 * residual
     folds = np.zeros(n, np.int64) if reference.folds is None else reference.folds
     left = (truth - _rescale(truth, decided[0], folds * (confidence.groups is None))) ** 2
-    found, most = (
-        interval(*explain(spread - one), confidence, link="log_complement")
-        for one in (residual, left)
-    )
+    explained = (explain(spread - one) for one in (residual, left))
+    found, most = (interval(*one, confidence, link="log_complement") for one in explained)
     r2 = Score("r2", _raise_upper(found, most), 0.0)
     rmse = Score("rmse", interval(error, swayed, confidence, link="log"), base)
     if reference.known is not None:

@@ -130,13 +130,8 @@ def measure_information(
     read = list(zip(b_names, released.T, strict=True))
     if len(read) > 1:
         read.append(("joint", joint))
-    return InformationReport(
-        tuple(
-            _measure_pair(a_name, a, b_name, b, options)
-            for a_name, a in zip(a_names, confidential.T, strict=True)
-            for b_name, b in read
-        )
-    )
+    secret = zip(a_names, confidential.T, strict=True)
+    return InformationReport(tuple(_measure_pair(*a, *b, options) for a in secret for b in read))
 
 
 def measure_plug_in(a: IntArray, b: IntArray) -> float:

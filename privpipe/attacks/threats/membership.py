@@ -111,16 +111,9 @@ def measure_membership(
     hits, alarms = inside[1::2] <= threshold, outside[1::2] <= threshold
     found = intervals.measure_exact_interval(int(hits.sum()), len(hits), level=level)
     false = intervals.measure_exact_interval(int(alarms.sum()), len(alarms), level=level)
-    return MembershipReport(
-        area=area,
-        advantage=found.estimate - false.estimate,
-        true_positive=found,
-        false_positive=false,
-        caught_at_one_percent=caught,
-        epsilon_floor=measure_epsilon_floor(found, false),
-        n_members=len(inside),
-        n_others=len(outside),
-    )
+    advantage, floor = found.estimate - false.estimate, measure_epsilon_floor(found, false)
+    sizes = len(inside), len(outside)
+    return MembershipReport(area, advantage, found, false, caught, floor, *sizes)
 
 
 def measure_surprise(records: FloatArray, surrogate: FloatArray) -> FloatArray:

@@ -8,6 +8,7 @@ interval than two figures apart.
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -76,23 +77,18 @@ def _measure_curve(
     evidence: Evidence, attack: Attack, options: AttackOptions, n_total: int, n_attacks: int
 ) -> LearningCurve:
     target = Target.named(evidence, attack.target, options)
-    trained = [
-        inference.train_adversary(target, attack.source, attack.adversary, share_train=share)
-        for share in SHARES
-    ]
+    train = partial(inference.train_adversary, target, attack.source, attack.adversary)
+    score = partial(inference.score_decisions, target)
+    trained = [train(share_train=share) for share in SHARES]
     full = trained[-1]
-    scores = [
-        inference.score_decisions(
-            target, one.test, one.decided, one.guess, one.compare_to_desired(target, attack.source)
-        )
-        for one in trained
-    ]
+    each = ((one, one.compare_to_desired(target, attack.source)) for one in trained)
+    scores = [score(one.test, one.decided, one.guess, reference) for one, reference in each]
     followed, few = _list_followed(attack.kind, options), trained[0]
     # The rise is of the same records, paired: two gains apart have limits that hide it.
     level = options.plan_level(n_attacks * len(followed))
     reference = ScoredAgainst(few.decided, full.folds)
     last = full.test, full.decided, full.guess
-    compared = inference.score_decisions(target, *last, reference, level)
+    compared = score(*last, reference, level)
     rises = {one.name: one.gained for one in compared}
     n_labels = tuple(one.n_train for one in trained)
     curves = []

@@ -102,21 +102,20 @@ def _decide_single(attacks: Mapping[str, Found], options: AttackOptions, promise
         for name in CLOSED_FORMS
         if isinstance(found := attacks.get(name), RecoveryReport)
     }
-    shown = ", ".join(
-        f"{one.estimate:.1%} of those attacked {CLOSED_FORMS[name]}"
-        for name, one in measured.items()
-    )
+    pairs = measured.items()
+    rates = (f"{one.estimate:.1%} of those attacked {CLOSED_FORMS[name]}" for name, one in pairs)
+    shown = ", ".join(rates) or "not measured"
     decision = Decision(
         SINGLE_RECORDS,
         "not protected",
         "single records are not protected: the coefficients are exact, and give a record to "
-        f"whoever knows all others (rebuilt: {shown or 'not measured'}).",
+        f"whoever knows all others (rebuilt: {shown}).",
         source="surrogates",
         level=options.level,
     )
     if promised:
         broken = any(succeeds(attacks.get(name), options) for name in CLOSED_FORMS)
-        said = f"rebuilt: {shown or 'not measured'}"
+        said = f"rebuilt: {shown}"
         reason = f"single records are protected by {promised} ({said})."
         if broken:
             reason = f"single records leak, although {promised} is promised ({said}): report this."

@@ -296,14 +296,9 @@ class MinimaxObjective:
         # twice.
         gradient[: self.n_penalised] += self.ridge * penalised
         value = float(self.weights @ losses) + float(0.5 * self.ridge * (penalised @ penalised))
-        return Evaluation(
-            value=value,
-            gradient=gradient,
-            losses=losses,
-            held_out=value + float(excess),
-            gap=max((solver.gap for solver in self._free.values()), default=0.0),
-            heads=tuple(None if solver is None else solver.head for solver in self.solvers),
-        )
+        gap = max((solver.gap for solver in self._free.values()), default=0.0)
+        heads = tuple(None if solver is None else solver.head for solver in self.solvers)
+        return Evaluation(value, gradient, losses, value + float(excess), gap, heads)
 
 
 def bound_generalisation_gap(

@@ -126,11 +126,7 @@ class KeyedStream:
         OptionError
             If the purpose is empty or `words_per_record` is not within 1 to 2**31.
         """
-        _check_width(words_per_record)
-        count = self._n_records * words_per_record
-        held = np.empty(count + SPARE_WORDS, np.uint64)
-        self.fill(purpose, words_per_record, held)
-        return _native(held[:count]).reshape(self._n_records, words_per_record)
+        return JoinedStream([self]).words(purpose, words_per_record)
 
     def fill(self, purpose: str, words_per_record: int, out: WordArray) -> None:
         """Write the words to the beginning of `out`, little-endian as the key stream has them.
@@ -143,9 +139,7 @@ class KeyedStream:
             At least `SPARE_WORDS` longer than the words; what follows them is overwritten.
         """
         encryptor = self._seek(purpose, words_per_record)
-        count = self._n_records * words_per_record
-        for at in range(0, count, TILE_WORDS):
-            _fill(encryptor, out[at:], min(TILE_WORDS, count - at))
+        _fill(encryptor, out, self._n_records * words_per_record)
 
     def tiles(self, purpose: str, words_per_record: int) -> Iterator[tuple[slice, WordArray]]:
         """Yield the same words piecewise: which records of the run, and their words.
@@ -162,8 +156,7 @@ class KeyedStream:
         for start in range(0, self._n_records, rows):
             stop = min(start + rows, self._n_records)
             count = (stop - start) * words_per_record
-            for at in range(0, count, TILE_WORDS):
-                _fill(encryptor, self._buffer[at:], min(TILE_WORDS, count - at))
+            _fill(encryptor, self._buffer, count)
             yield slice(start, stop), _native(self._buffer[:count]).reshape(stop - start, -1)
 
     def words_at(
@@ -235,8 +228,10 @@ def check_places(records: IntArray, n_records: int) -> IntArray:
 
 
 def _fill(encryptor: CipherContext, words: WordArray, count: int) -> None:
-    """Write the next `count` words, at most a tile, to the start of `words`."""
-    encryptor.update_into(memoryview(_ZEROS)[: count * _WORD], words.view(np.uint8).data)
+    """Write the next `count` words to the start of `words`, by tiles."""
+    for at in range(0, count, TILE_WORDS):
+        zeros = memoryview(_ZEROS)[: (count - at) * _WORD]
+        encryptor.update_into(zeros, words[at:].view(np.uint8).data)
 
 
 def _native(words: WordArray) -> WordArray:

@@ -143,11 +143,9 @@ class PrivateMaskingModel(masked_records.SurrogateModel, PublicScale):
         origins = np.concatenate([self.origin, self.response_origin]).tolist()
         units = np.concatenate([self.unit, self.response_unit]).tolist()
         if of not in ("means", "regression"):
-            raise OptionError(
-                f"Moments of all records were released: {of} need fourth moments, or groups.",
-                remedy="Estimate means or a regression; the model's moments hold sums of products.",
-                code="estimate",
-            )
+            problem = f"Moments of all records were released: {of} need fourth moments, or groups."
+            remedy = "Estimate means or a regression; the model's moments hold sums of products."
+            raise OptionError(problem, remedy=remedy, code="estimate")
         if of == "means":
             columns = [*self.feature_names[:q], *names]
             found = estimates.estimate_moment_means(self.moments, self.deviations, columns, q)

@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial, reduce
+from typing import cast
 
 import numpy as np
 
@@ -392,12 +393,7 @@ def _make_request(
         return partial(missing.sum_patterns, patterns)
     # Too many patterns to hold a matrix for each: every round reads the records instead.
     oracle = shards.oracle(_sum_shard, schema=shards.schema, centre=centre, scale=scale, clip=clip)
-
-    def request(loadings: FloatArray, ridge: float, expected: bool) -> missing.RecordSums:
-        products, cross, scatter, squares, n_known = oracle((loadings, ridge, expected))
-        return products, cross, scatter, squares, n_known
-
-    return request
+    return lambda *given: cast(missing.RecordSums, oracle(given))
 
 
 def _sum_shard(

@@ -13,7 +13,9 @@ from collections.abc import Callable
 from typing import Any
 
 from privpipe.protocols import Method, RecordMap
-from privpipe.sanitizers.minimax import baselines, custom_filter, linear_minimax, neural_minimax
+from privpipe.sanitizers.minimax import baselines, linear_minimax
+from privpipe.sanitizers.minimax import custom_filter as custom
+from privpipe.sanitizers.minimax import neural_minimax as neural
 from privpipe.sanitizers.minimax.linear_filter import LinearFilter, MinimaxFilter
 from privpipe.sanitizers.minimax.training.labelled_moments import LABEL_STATISTICS
 
@@ -46,16 +48,8 @@ def as_method(
 
 METHODS = (
     as_method(linear_minimax.MinimaxOptions, linear_minimax.fit_minimax_filter, MinimaxFilter),
-    as_method(
-        neural_minimax.MinimaxNeuralOptions,
-        neural_minimax.fit_minimax_neural_filter,
-        neural_minimax.NeuralFilter,
-    ),
-    as_method(
-        custom_filter.MinimaxCustomOptions,
-        custom_filter.fit_minimax_custom_filter,
-        custom_filter.CustomFilter,
-    ),
+    as_method(neural.MinimaxNeuralOptions, neural.fit_minimax_neural_filter, neural.NeuralFilter),
+    as_method(custom.MinimaxCustomOptions, custom.fit_minimax_custom_filter, custom.CustomFilter),
     as_method(baselines.LeastSquaresOptions, baselines.fit_least_squares_filter),
     as_method(baselines.PrivacyLdsOptions, baselines.fit_privacy_lds_filter),
     as_method(baselines.PcaOptions, baselines.fit_pca_filter),

@@ -105,10 +105,8 @@ class CustomFamily:
     def split(self, parameters: FloatArray) -> dict[str, FloatArray]:
         """The arrays of a flat vector, by name; copies, which a filter may spoil."""
         parts = np.split(parameters, np.cumsum(list(map(prod, self.shapes)))[:-1])
-        return {
-            name: part.reshape(shape).copy()
-            for name, part, shape in zip(self.names, parts, self.shapes, strict=True)
-        }
+        named = zip(self.names, parts, self.shapes, strict=True)
+        return {name: part.reshape(shape).copy() for name, part, shape in named}
 
     def join(self, arrays: Arrays) -> FloatArray:
         """The flat vector of arrays by name."""

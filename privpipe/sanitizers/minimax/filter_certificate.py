@@ -122,7 +122,8 @@ def certify_filter(
     _, tasks = measure_tasks(TaskOptions(), held_out)
     # Landmarks are placed by outputs alone, so all records judge: given the outputs, what noise
     # of the labels fits is what is taken off, wherever the landmarks lie.
-    rounds = TrainingRounds(held_out, _AppliedFilter(fitted), tasks)
+    applied = _AppliedFilter(fitted, fitted.n_features_in, fitted.n_features_out)
+    rounds = TrainingRounds(held_out, applied, tasks)
     shown: Certificate | None = None
     fewest = int(np.clip(held_out.n_records // PER_LANDMARK, 2, adversary_rounds.LANDMARKS))
     for times in TIMES:
@@ -205,15 +206,9 @@ class _AppliedFilter:
     """A frozen filter where rounds expect one under training: it has no parameters left."""
 
     fitted: RecordMap
+    n_features_in: int
+    n_features_out: int
     n_parameters: int = 0
-
-    @property
-    def n_features_in(self) -> int:
-        return self.fitted.n_features_in
-
-    @property
-    def n_features_out(self) -> int:
-        return self.fitted.n_features_out
 
     def map_records(self, parameters: FloatArray, x: FloatArray) -> tuple[FloatArray, Pullback]:
         """Filter records; nothing is ever pulled back."""

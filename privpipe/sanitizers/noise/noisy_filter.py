@@ -362,17 +362,12 @@ class NoisyFilter:
         names = [str(one) for one in opened.coords.get("feature", np.arange(width)).values]
         by_groups = of in ("differences", "shares")
         if by_groups and column in names:
-            raise OptionError(
-                f"{column!r} is a feature with noise: of no record is its group known.",
-                remedy="Give --by an included categorical variable; it has no noise.",
-                code="estimate",
-            )
+            problem = f"{column!r} is a feature with noise: of no record is its group known."
+            remedy = "Give --by an included categorical variable; it has no noise."
+            raise OptionError(problem, remedy=remedy, code="estimate")
         dtype, what = (np.integer, "column of groups") if by_groups else (np.floating, "response")
-        included = [
-            str(name)
-            for name, array in opened.data_vars.items()
-            if array.ndim == 1 and np.issubdtype(array.dtype, dtype)
-        ]
+        single = ((str(name), one) for name, one in opened.data_vars.items() if one.ndim == 1)
+        included = [name for name, one in single if np.issubdtype(one.dtype, dtype)]
         reads = by_groups or of == "regression"
         chosen = [included[choose_response(column, included, what)]] if reads else []
         # Placing records on the grid shrank them by a factor that is known.

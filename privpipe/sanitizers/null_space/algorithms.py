@@ -336,14 +336,9 @@ class TargetedCleaner(linear_cleaner.TargetRelease):
             lift = factorisation.tilt_lift(encoder, lift, confidential)
         # One order for all records: Figure 3 needs no sorting per record.
         encoder, lift, gain = factorisation.order_by_gain(encoder, lift, confidential)
-        return cls(
-            encoder=encoder,
-            lift=lift,
-            confidential=confidential,
-            gain=gain,
-            variant=variant,
-            **linear_cleaner.check_fields(predictor, utility_budget, **choices),
-        )
+        fields = linear_cleaner.check_fields(predictor, utility_budget, **choices)
+        fields |= {"encoder": encoder, "lift": lift, "confidential": confidential}
+        return cls(gain=gain, variant=variant, **fields)
 
 
 @method_options
@@ -428,12 +423,9 @@ def fit_targeted_cleaner(
 def fit_targeted(shards: Shards, options: TargetedOptions, **files: Arrays) -> TargetedCleaner:
     """Fit from options; `files` holds the arrays of the predictors' files that are named."""
     learned, choices = predictors.learn_predictors(shards, options, files)
+    given = learned["desired"], learned["confidential"]
     return TargetedCleaner.from_predictors(
-        learned["desired"],
-        learned["confidential"],
-        utility_budget=options.utility_budget,
-        variant=options.variant,
-        **choices,
+        *given, utility_budget=options.utility_budget, variant=options.variant, **choices
     )
 
 

@@ -26,6 +26,9 @@ from privpipe.sanitizers.grounds import say_promise
 from privpipe.sanitizers.null_space import predictors
 from privpipe.sanitizers.options import MethodOptions, method_options
 
+_SUMMARISE = partial(predictors.summarise_design, coding="zero_one", roles=("confidential",))
+"""Sums for an erasure, of some records; the schema is given with them."""
+
 
 @method_options
 class LeaceOptions(MethodOptions):
@@ -124,13 +127,9 @@ def fit_leace_eraser(shards: Shards) -> LeaceEraser:
     schema = shards.schema
     shards = arrays.ChangedShards(shards, _drop_tiny, schema)
     if not schema.confidential:
-        raise InputError(
-            "There is no confidential variable to erase.", remedy="Name one in confidential."
-        )
-    summarise = partial(
-        predictors.summarise_design, schema=schema, coding="zero_one", roles=("confidential",)
-    )
-    found = shards.reduce(summarise)
+        problem = "There is no confidential variable to erase."
+        raise InputError(problem, remedy="Name one in confidential.")
+    found = shards.reduce(partial(_SUMMARISE, schema=schema))
     found.say_incomplete()
     moments = found.of_role("confidential")
     if moments.count < 2:
@@ -196,9 +195,7 @@ def erase_unseen(
     directions = np.hstack([right, unseen / scale[:, None]])
     rank, n = right.shape[1], directions.shape[1]
     schema = replace(shards.schema, n_features=n, feature_names=())
-    ask = partial(
-        predictors.summarise_design, schema=schema, coding="zero_one", roles=("confidential",)
-    )
+    ask = partial(_SUMMARISE, schema=schema)
     change = partial(_project, mean=mean, directions=directions)
     found = arrays.ChangedShards(shards, change, schema).reduce(ask).of_role("confidential")
     spread = float(np.sqrt(np.diag(found.scatter)[rank:n].max() / found.count))

@@ -255,13 +255,10 @@ class LinearCleaner(FeatureMap):
         spent = cleaned.spent[released]
         # The rounding margin is not spent; of a record within range it is far below a thousandth.
         at_budget = spent >= self.utility_budget * (1 - AT_BUDGET)
-        return UtilitySummary(
-            n_records=len(released),
-            n_withheld=int(np.count_nonzero(cleaned.withheld)),
-            total=float(spent.sum()),
-            largest=float(spent.max(initial=0.0)),
-            n_at_budget=int(np.count_nonzero(at_budget)) if self.utility_budget else 0,
-        )
+        n_withheld = int(np.count_nonzero(cleaned.withheld))
+        total, largest = float(spent.sum()), float(spent.max(initial=0.0))
+        n_at_budget = int(np.count_nonzero(at_budget)) if self.utility_budget else 0
+        return UtilitySummary(len(released), n_withheld, total, largest, n_at_budget)
 
 
 def factor_lift(

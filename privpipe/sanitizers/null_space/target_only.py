@@ -20,16 +20,7 @@ from privpipe.fitted_names import keep_names
 from privpipe.numerics import moments, rounding
 from privpipe.numerics.null_space.prediction_grid import predict_on_grid
 from privpipe.numerics.null_space.rounding_margin import plan_grid
-from privpipe.protocols import (
-    ArrayLike,
-    BoolArray,
-    DTypeLike,
-    FloatArray,
-    Guarantee,
-    IntArray,
-    Method,
-    Role,
-)
+from privpipe.protocols import ArrayLike, FloatArray, Guarantee, Method, Role
 from privpipe.sanitizers import arrays, feature_map
 from privpipe.sanitizers.grounds import say_promise
 from privpipe.sanitizers.null_space import predictors
@@ -98,8 +89,8 @@ class TargetOnly(feature_map.FeatureMap):
 
     predictor: FloatArray
     intercept: FloatArray
-    widths: IntArray
-    is_class: IntArray
+    widths: protocols.IntArray
+    is_class: protocols.IntArray
     edges: FloatArray
 
     @property
@@ -141,7 +132,7 @@ class TargetOnly(feature_map.FeatureMap):
                 found.append(binned if self.edges.shape[1] else scores)
         return np.column_stack(found).astype(np.float64)
 
-    def release_target(self, values: FloatArray, dtype: DTypeLike) -> FloatArray:
+    def release_target(self, values: FloatArray, dtype: protocols.DTypeLike) -> FloatArray:
         """The same as it is stored, (n_records, n_features_out), in `dtype`."""
         return values.astype(dtype)
 
@@ -231,7 +222,7 @@ def equalise_odds(
     sums: moments.CoMoments,
     ridge: float,
     found: moments.CoMoments,
-    is_class: BoolArray,
+    is_class: protocols.BoolArray,
 ) -> moments.LeastSquares:
     """The closest predictor that goes with no confidential variable beyond the target.
 

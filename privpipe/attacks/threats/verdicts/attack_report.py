@@ -136,9 +136,8 @@ class AttackReport:
 
     @cached_property
     def _decided(self) -> tuple[Decision, ...]:
-        decided = judgement.decide_variables(
-            self.outcomes, self.options, self.left_out, self.n_records, self.groups
-        )
+        about = self.left_out, self.n_records, self.groups
+        decided = judgement.decide_variables(self.outcomes, self.options, *about)
         return tuple(map(self._hold, decided))
 
     def _hold(self, decision: Decision) -> Decision:
@@ -180,6 +179,8 @@ class AttackReport:
 
         Numbers that do not exist (an attack that failed) are null.
         """
+        known = (one for one in self.outcomes if one.roc)
+        curves = [asdict(one.attack) | {"true_positive": list(one.roc)} for one in known]
         document = {
             "format": FORMAT,
             "verdict": self.verdict,
@@ -194,14 +195,7 @@ class AttackReport:
             "power_sentence": safeguards.say_power(self.power) if self.power else "",
             "curves": [asdict(one) for one in self.curves],
             "decisions": [decision.as_row() for decision in self.decide()],
-            "roc": {
-                "false_positive": list(GRID),
-                "curves": [
-                    asdict(outcome.attack) | {"true_positive": list(outcome.roc)}
-                    for outcome in self.outcomes
-                    if outcome.roc
-                ],
-            },
+            "roc": {"false_positive": list(GRID), "curves": curves},
             "included": list(self.leakage),
             "table": [row for outcome in self.outcomes for row in outcome.rows()],
         }
@@ -218,8 +212,6 @@ def summarise_outcomes(
     # Workers end in any order, and a report has that of the plan: equal audits give equal
     # documents.
     found = {outcome.attack: outcome for outcome in outcomes}
-    ordered = (
-        found.get(attack) or AttackOutcome(attack, "unknown", reason="The attack was not run.")
-        for attack in plan
-    )
+    reason = "The attack was not run."
+    ordered = (found.get(one) or AttackOutcome(one, "unknown", reason=reason) for one in plan)
     return AttackReport(tuple(ordered), options, **counts)

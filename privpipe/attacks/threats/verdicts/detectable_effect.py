@@ -176,10 +176,8 @@ def plan_needed_records(options: AttackOptions, **tried: Unpack[Tried]) -> dict[
     def is_shown(score: str, n_test: int) -> bool:
         return plan_guess_limit(options, score, n_test, **tried) <= options.allowed(score)
 
-    found = {}
-    for score in options.deciding(_kind(tried["n_classes"])):
-        found[score] = _search(is_shown, score, 20, options.max_test)
-    return found
+    deciding = options.deciding(_kind(tried["n_classes"]))
+    return {score: _search(is_shown, score, 20, options.max_test) for score in deciding}
 
 
 def plan_needed_groups(
@@ -218,10 +216,7 @@ def plan_needed_groups(
     # What every record reveals a little shows in means, not in the most exposed records.
     means = [score for score in deciding if score not in scores.EXPOSURES] or deciding
     least = min(_search(is_found, score, 4, MOST_GROUPS) for score in means)
-    found = {}
-    for score in deciding:
-        found[score] = max(_search(is_shown, score, 4, MOST_GROUPS), least)
-    return found
+    return {score: max(_search(is_shown, score, 4, MOST_GROUPS), least) for score in deciding}
 
 
 def _kind(n_classes: int | None) -> str:

@@ -203,10 +203,8 @@ class TrainingRounds:
         self, tasks: Sequence[Task], *, ridge: float, n_penalised: int, inner_tolerance: float
     ) -> MinimaxObjective:
         """Phi against the adversaries of these tasks; see `MinimaxObjective`."""
-        views = [
-            shard_oracle.TaskInRound(self.places[task.role, task.column], task.lift, task.pool)
-            for task in tasks
-        ]
+        view, places = shard_oracle.TaskInRound, self.places
+        views = [view(places[one.role, one.column], one.lift, one.pool) for one in tasks]
         made = MinimaxObjective(
             partial(self._query, views),
             [None if task.is_fixed else self._find_solver(task, inner_tolerance) for task in tasks],
@@ -222,10 +220,8 @@ class TrainingRounds:
 
     def _query(self, views: Sequence[shard_oracle.TaskInRound], question: Question) -> Sums:
         """One round; lifts travel with the heads that read them only."""
-        lean = tuple(
-            view if head is not None else view._replace(lift=None)
-            for view, head in zip(views, question.heads, strict=True)
-        )
+        pairs = zip(views, question.heads, strict=True)
+        lean = tuple(one._replace(lift=None) if head is None else one for one, head in pairs)
         return self.oracle(shard_oracle.ShardRound(question, lean))
 
     def _find_solver(self, task: Task, tolerance: float) -> HeadSolver:

@@ -132,10 +132,8 @@ class LabelledMoments:
         if self.count == 0 or other.count == 0:
             return replace(other if self.count == 0 else self, n_incomplete=n_incomplete)
         step = other.mean - self.mean
-        labels = tuple(
-            a.merge(b, self.count, other.count, step)
-            for a, b in zip(self.labels, other.labels, strict=True)
-        )
+        pairs = zip(self.labels, other.labels, strict=True)
+        labels = tuple(a.merge(b, self.count, other.count, step) for a, b in pairs)
         return LabelledMoments(self.features.merge(other.features), n_incomplete, labels)
 
 

@@ -58,12 +58,7 @@ class ShardRound(NamedTuple):
         question, family = self.question, resident.family
         wants_gradient = question.gradient
         # A task is rarely another than the resident one: copies took a tenth of a small round.
-        tasks = [
-            task
-            if one.lift is task.lift and one.pool is task.pool
-            else replace(task, lift=one.lift, pool=one.pool)
-            for one, task in ((one, resident.tasks[one.task]) for one in self.tasks)
-        ]
+        tasks = [replace(resident.tasks[t], lift=lift, pool=pool) for t, lift, pool in self.tasks]
         sums = [_TaskSums(task, question, t) for t, task in enumerate(tasks)]
         # Losses of fixed heads are summed where the gradient is, once: they need no trial head.
         live = [
