@@ -185,8 +185,7 @@ class Collection(ShardsInTurn):
         released: FloatArray = np.empty((stop - start, 0))
         if self.released_url is not None:
             release = partial(read_block, self.released_url, version=self.released_run)
-            read = partial(release, start=start, stop=stop)
-            released = self._features(read, stop - start)
+            released = self._features(partial(release, start=start, stop=stop), stop - start)
         if self.released_basis is not None:
             released = self.released_basis.reconstruct(released)
         return Shard(

@@ -226,8 +226,7 @@ def read_schema(url: location.Place) -> TableSchema:
     else:
         return decode_schema(content, location.shown(place))
     problem = f"The schema {location.shown(place)} is no TOML{problem}."
-    remedy = "Correct it."
-    raise OptionError(problem, remedy=remedy, code="schema")
+    raise OptionError(problem, remedy="Correct it.", code="schema")
 
 
 def write_schema(schema: TableSchema, url: location.Place) -> bool:

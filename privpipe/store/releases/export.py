@@ -98,8 +98,7 @@ def export_release(
     except OSError as error:
         problem = error.strerror or type(error).__name__
     problem = f"{shown(out_url)} could not be written ({problem})."
-    remedy = "Check free space and your rights."
-    raise StoreError(problem, remedy=remedy, code="write")
+    raise StoreError(problem, remedy="Check free space and your rights.", code="write")
 
 
 def is_folder(out_url: str) -> bool:
@@ -174,8 +173,7 @@ def _write_file(released: "_Released", out_url: str) -> None:
         system, target = fsspec.core.url_to_fs(out_url)
         # Closed it would be visible, however little of it is written. S3 itself refuses what
         # another put there meanwhile (s3fs 2026.1); other clients have no such mode for files.
-        mode = "xb" if "s3" in system.protocol else "wb"
-        file = system.open(target, mode, autocommit=False)
+        file = system.open(target, "xb" if "s3" in system.protocol else "wb", autocommit=False)
         try:
             with file:
                 _write_part(released, file, 0, released.n_records)

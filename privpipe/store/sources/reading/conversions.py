@@ -125,8 +125,7 @@ def _read_dates(cells: pa.Array, said: ColumnText, _: Dialect) -> pa.Array:
     texts = coded.dictionary.to_pandas()
     times = pd.to_datetime(texts, format=said.format or "ISO8601", errors="coerce", utc=True)
     times = times.dt.tz_localize(None).astype("datetime64[us]")
-    found = pa.array(times, pa.timestamp("us"), from_pandas=True)
-    return found.take(coded.indices)
+    return pa.array(times, pa.timestamp("us"), from_pandas=True).take(coded.indices)
 
 
 def _read_truths(cells: pa.Array, _: ColumnText, __: Dialect) -> pa.Array:
