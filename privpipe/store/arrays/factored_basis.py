@@ -16,6 +16,7 @@ from privpipe.numerics.null_space.cleaning import reconstruct_records
 from privpipe.protocols import FloatArray
 from privpipe.store.access.location import guard_read, shown
 from privpipe.store.access.objects import open_store, read_all, read_whole
+from privpipe.store.arrays.layout import DAMAGED
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -82,10 +83,5 @@ def read_basis(url: str) -> Basis:
         lift, centre = (read_whole(group.store, f"{BASIS}/{name}") for name in ("lift", "centre"))
         return Basis(lift, centre, str(group.attrs["dtype"]))
 
-    return guard_read(
-        read,
-        FormatError,
-        f"The basis of the factored release {shown(url)} cannot be read",
-        remedy="The release was damaged after it was published. Get another copy from whoever "
-        "released it, who may have to run it again.",
-    )
+    problem = f"The basis of the factored release {shown(url)} cannot be read"
+    return guard_read(read, FormatError, problem, remedy=DAMAGED)

@@ -29,12 +29,6 @@ from privpipe.store.arrays import blocks, factored_basis, layout
 from privpipe.store.arrays.blocks import Receipt, measure_object, read_block
 from privpipe.store.keyring.registers import Shared
 
-DAMAGED = (
-    "The release was damaged after it was published. Get another copy from whoever released it, "
-    "who may have to run it again."
-)
-"""The remedy for readers, who cannot run anything."""
-
 
 def check_release(
     url: str, *, verify: bool = False, listen: Listener = unheard
@@ -83,7 +77,7 @@ def _check_whole(url: str, header: Mapping[str, Any], *, verify: bool, listen: L
     if damaged:
         raise IncompleteReleaseError(
             f"{damaged} stored chunks of {shown(url)} are missing or differ from their receipts.",
-            remedy=DAMAGED,
+            remedy=layout.DAMAGED,
             code="damaged",
         )
 
@@ -119,7 +113,7 @@ def read_receipts(url: str, header: Mapping[str, Any]) -> list[Receipt]:
         ]
 
     problem = f"The receipts of {shown(url)} cannot be read"
-    return guard_read(read, IncompleteReleaseError, problem, remedy=DAMAGED, code="manifest")
+    return guard_read(read, IncompleteReleaseError, problem, remedy=layout.DAMAGED, code="manifest")
 
 
 @dataclass(frozen=True)
