@@ -22,7 +22,7 @@ from privpipe.records.schema import MISSING
 from privpipe.store.access.location import Place, as_url, exists_file, join, local_path, shown
 from privpipe.store.access.objects import Listener, list_names, open_store, unheard
 from privpipe.store.access.workspace import SUCCESS, hold_workspace, purge_workspace
-from privpipe.store.arrays import blocks, factored_basis, layout
+from privpipe.store.arrays import blocks, layout
 from privpipe.store.arrays.destination import hold_destination, move_made, show_made
 from privpipe.store.releases.published import check_release
 
@@ -219,7 +219,7 @@ class _Released:
         self.listen, self.is_text = listen, is_text
         self.n_records, self.chunk_rows = int(header["n_records"]), int(header["chunk_rows"])
         self._url, self._run = url, str(header["run"])
-        self._basis = factored_basis.read_basis(url) if header.get("layout") == "factored" else None
+        self._basis = blocks.read_basis(url) if header.get("layout") == "factored" else None
         store = open_store(url, read_only=True)
         # Categories of each array; None of numbers.
         self._arrays: dict[str, Any] = {

@@ -118,9 +118,8 @@ class ParquetTable(FileTable):
         """First rows of row groups from all parts of a file."""
         opened = self._open(file, ())
         names = [column.name for column in self.describe(file)]
-        for group in range(
-            0, opened.num_row_groups, max(1, opened.num_row_groups // tables.MOST_BATCHES)
-        ):
+        step = max(1, opened.num_row_groups // tables.MOST_BATCHES)
+        for group in range(0, opened.num_row_groups, step):
             batches = opened.iter_batches(tables.SAMPLE_ROWS, row_groups=[group], columns=names)
             yield from islice(batches, 1)
 
