@@ -279,7 +279,7 @@ def _cut_lines(first: int, last: int) -> Callable[[pa.Buffer], bytes]:
         held += bytes(piece)
         while n_heads and b"\n" in held:
             held, n_heads = held.partition(b"\n")[2], n_heads - 1
-        if n_heads:  # of a line that is left out nothing is kept
+        if n_heads:  # nothing of a line that is left out stays
             held = b""
         if not piece.size:  # the end, where the last line ends or not
             rest, held = held.removesuffix(b"\n").split(b"\n"), b""
