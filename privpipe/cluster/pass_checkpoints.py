@@ -161,8 +161,7 @@ def _unpack(content: bytes) -> Any:
     """The value; None if this version makes nothing of it."""
     try:
         arrays = dict(np.load(io.BytesIO(content)))  # never of pickles
-        document = json.loads(str(arrays.pop(DOCUMENT)))
-        return FieldReader(KNOWN, arrays).read(document, ROOT)
+        return FieldReader(KNOWN, arrays).read(json.loads(str(arrays.pop(DOCUMENT))), ROOT)
     except (ValueError, KeyError, TypeError, BadZipFile):
         return None
 

@@ -62,8 +62,7 @@ def _read_values(place: str) -> list[str]:
         # Never the error's own text: of a decoding error it quotes the file.
         problem = getattr(error, "strerror", "") or type(error).__name__
     problem = f"The values in {shown(place)} cannot be read ({problem})."
-    remedy = "Give a text file with one value a line."
-    raise OptionError(problem, remedy=remedy, code="where")
+    raise OptionError(problem, remedy="Give a text file with one value a line.", code="where")
 
 
 def _show(certificate: Mapping[str, Any], *, dry_run: bool) -> None:

@@ -39,7 +39,6 @@ def screen_unaligned(
         IntervalRow(f"{a.attack} {a.column}".strip(), "of-release", excess, a.lower, a.upper)
         for a, excess in ((one, one.members - one.controls) for one in report.attacks)
     ]
-    drawing = draw_intervals(rows, allowed=None, description="Excess on members over controls.")
     screen = FirstScreen(
         say_unaligned(report),
         say("unaligned_released", report=report),
@@ -56,7 +55,7 @@ def screen_unaligned(
             "What the whole population has in common, which controls reveal as well.",
             "This release together with others.",
         ),
-        drawing,
+        draw_intervals(rows, allowed=None, description="Excess on members over controls."),
     )
     text = say("unaligned_attacks", report=report)
     sections = [PageSection("All attacks", text, describe_attacks(report))]

@@ -21,7 +21,7 @@ import zarr
 from privpipe.sanitizers.null_space.algorithms import NullSpaceCleaner
 from privpipe.sanitizers.null_space.linear_cleaner import FactoredCleaner
 from privpipe.store.access.objects import open_store, write_bytes
-from privpipe.store.arrays.factored_basis import Basis
+from privpipe.store.arrays.blocks import Basis
 from privpipe.store.arrays.layout import ROOT_DOCUMENT, ArrayPlan, array_documents, root_document
 from tests.bench.watching import keep_memory_as_workers
 

@@ -11,7 +11,7 @@ import pytest
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import DeploymentFilter
 
-from privpipe.command import deploy_command, gaps_command
+from privpipe.command import deploy_command
 from privpipe.errors import ClusterError
 from privpipe.pipeline.operations import health
 from privpipe.pipeline.operations.promised_releases import list_due
@@ -70,7 +70,7 @@ def test_deploy__starts_what_became_due_and_waits_nowhere(monkeypatch: pytest.Mo
         looked.append(now)
         return list_due(name, since, now)
 
-    monkeypatch.setattr(deploy_command, "list_due", look)
+    monkeypatch.setattr(deploy_command.promises, "list_due", look)
     monkeypatch.setattr(deploy_command, "_make_runs", lambda *given: made.append(given))
     for name in ("_make_pool", "_make_queue", "_deploy"):
         monkeypatch.setattr(deploy_command, name, lambda *_: None)
@@ -113,7 +113,7 @@ def rename(prefect_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
 def remove(name: str) -> None:
     """Of the server, as `prefect deployment delete` does."""
     with get_client(sync_client=True) as client:
-        for found in gaps_command.find_deployments(name):
+        for found in deploy_command.find_deployments(name):
             client.delete_deployment(found.id)
 
 
@@ -140,7 +140,7 @@ def test_deploy__leaves_no_release_to_the_next_loop_of_the_server(
         assert list_next("next").count(due) == (due > datetime.now(UTC))
         deploy_command._make_runs("privpipe-release/next", now)  # what a loop does afterwards
         assert list_next("next").count(due) == 1
-    assert due in gaps_command.list_waiting("next")
+    assert due in deploy_command.list_waiting("next")
 
 
 @pytest.mark.slow
@@ -152,15 +152,15 @@ def test_gaps__of_a_renamed_deployment_name_the_remedy_and_end_by_it(
         Later.readings = 0
         deploy_command.deploy_command("prefect.yaml")
     with pytest.raises(ClusterError, match="has the deployment 'old'") as refused:
-        gaps_command.gaps_command("old", "", False, end=True)
+        deploy_command.gaps_command("old", "", False, end=True)
     assert refused.value.code == "deployed"
     remove("old")
-    gaps_command.gaps_command("old", "", False)
+    deploy_command.gaps_command("old", "", False)
     assert "`privpipe gaps old --end` ends its promise" in capsys.readouterr().out
-    ended = gaps_command.gaps_command("old", "", False, end=True)
+    ended = deploy_command.gaps_command("old", "", False, end=True)
     later = datetime.now(UTC) + timedelta(days=9)
     assert list_due("old", datetime.fromisoformat(ended["ended"]), later) == []
-    assert gaps_command.find_deployments("new")
+    assert deploy_command.find_deployments("new")
 
 
 @pytest.mark.slow
@@ -175,10 +175,10 @@ def test_deploy__starts_what_became_due_meanwhile_once(
     assert all(time < begun and (time.minute, time.second) == (30, 0) for time in due)
     Later.readings = 0  # and once more: they wait, so that none is started twice
     # However many wait: the server names so many at once, and a second `--fill` filled the rest.
-    monkeypatch.setattr(gaps_command, "PAGE", 2)
+    monkeypatch.setattr(deploy_command, "PAGE", 2)
     deploy_command.deploy_command("prefect.yaml")
     assert list_started() == due
-    assert {*due} <= gaps_command.list_waiting("hourly").keys()
+    assert {*due} <= deploy_command.list_waiting("hourly").keys()
     # One of the server that the file does not name any more runs on, and was not mentioned.
     Path("prefect.yaml").write_text(Path("prefect.yaml").read_text().replace("hourly", "daily"))
     found = list(health.check_deployed("prefect.yaml", "automations.yaml"))

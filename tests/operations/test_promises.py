@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from privpipe.command import gaps_command as command
-from privpipe.command.gaps_command import gaps_command
+from privpipe.command import deploy_command as command
+from privpipe.command.deploy_command import gaps_command
 from privpipe.errors import (
     ClusterError,
     FormatError,
@@ -137,7 +137,7 @@ def test_gaps__of_a_hundred_nights_with_accidents_none_is_silent(
     kinds = {one.outcome for one in judge_promises(due, waiting, now)}
     assert kinds == {"made", "waiting"}
     later = {"now": lambda zone: now}
-    monkeypatch.setattr("privpipe.command.gaps_command.datetime", type("", (datetime,), later))
+    monkeypatch.setattr("privpipe.command.deploy_command.datetime", type("", (datetime,), later))
     monkeypatch.setenv("PRIVPIPE_METRICS_FILE", str(tmp_path / "gaps.prom"))
     with pytest.raises(ClusterError, match="promised releases of release are not there") as said:
         gaps_command("release", "2026-03-01T00:00:00Z", False)

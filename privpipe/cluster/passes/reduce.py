@@ -126,12 +126,11 @@ def summarise_chunks(
         shard = collection.shard(chunk)
         return PartialSum(shard.n_records, summarise(shard))
 
-    n_bytes = _measure_bytes(collection, chunks)
     # Named by the chunks: another split of the work finds nothing that is not its own.
     return recall_sum(
         checkpoints,
         f"{chunks[0]:06d}-{len(chunks):02d}",
-        n_bytes,
+        _measure_bytes(collection, chunks),
         # In order: a sum of the same chunks in another order has other bits.
         lambda: merge_all(map(summarise_one, chunks)),
     )

@@ -216,8 +216,7 @@ def _truncate(drawing: Drawing, drawn: DrawnSample) -> DrawnSample:
     starts = np.flatnonzero(np.diff(words, prepend=~words[:1]))
     rank = np.arange(len(order)) - np.repeat(starts, np.diff(starts, append=len(order)))
     # No group takes more: one subject with most of the records would be the whole sample.
-    room = max(1, drawing.most // FEWEST_GROUPS)
-    return drawn.take(order[rank < room][: drawing.most])
+    return drawn.take(order[rank < max(1, drawing.most // FEWEST_GROUPS)][: drawing.most])
 
 
 def _count_repeats(drawing: Drawing, drawn: DrawnSample) -> tuple[DrawnSample, WordArray]:

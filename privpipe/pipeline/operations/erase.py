@@ -166,14 +166,13 @@ def _carry_out(url: str, journal: dict[str, Any], chosen: ChosenRecords) -> dict
     record_removal.drop_erased(url)
     done = {digest: one for digest, one in _read_all(url).items() if one.get("state") == "done"}
     # The one that no other names: by its time a clock that went back makes an older one the last.
-    last = done.keys() - {one.get("previous") for one in done.values()}
     certificate = {
         **_certify(journal, traces),
         "state": "done",
         "ended": now(),
         "after": record_removal.digest_of(url),
         # SHA-256 of the last certificate: what was certified is one chain.
-        "previous": max(last, default=""),
+        "previous": max(done.keys() - {one.get("previous") for one in done.values()}, default=""),
     }
     stored = dict(note_erasure(journal["account"], journal["id"], certificate))
     _write(url, stored)

@@ -170,8 +170,7 @@ def check_cluster(options: Any) -> Iterator[Finding]:
     begun = time.perf_counter()
     with connect(cluster_options(options)) as client:
         # Before the workers are queried: this is the way to the scheduler alone.
-        spent = time.perf_counter() - begun
-        yield weigh("scheduler", f"{address} answers after {spent:.1f} s")
+        yield weigh("scheduler", f"{address} answers after {time.perf_counter() - begun:.1f} s")
         queried = client.run(run_sealed, look_around, options.collection.path, release)
         for worker, found in queried.items():
             yield from _judge_worker(worker, found, time.time())

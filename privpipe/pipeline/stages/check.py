@@ -23,7 +23,7 @@ from privpipe.sanitizers import METHODS
 from privpipe.store.access.location import join, local_path, shown
 from privpipe.store.access.objects import measure_files
 from privpipe.store.access.workspace import RunState, check_name, has_workspace, workspace_url
-from privpipe.store.arrays.factored_basis import BASIS
+from privpipe.store.arrays.blocks import BASIS
 from privpipe.store.arrays.layout import FEATURES, RECEIPTS, RELEASED, companion_url, exists
 from privpipe.store.collections.collection import Collection
 from privpipe.store.collections.growing_collection import open_whole_collection

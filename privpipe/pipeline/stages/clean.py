@@ -15,8 +15,7 @@ from privpipe.pipeline.runs import resume, spend, subject_limit
 from privpipe.pipeline.runs.run import Cleaned, Run, Trained
 from privpipe.pipeline.stages.audit import audit_attacks, audit_places
 from privpipe.records.schema import check_memory, predict_chunk_memory
-from privpipe.store.arrays.blocks import Receipt, check_receipts
-from privpipe.store.arrays.factored_basis import Basis
+from privpipe.store.arrays.blocks import Basis, Receipt, check_receipts
 from privpipe.store.arrays.layout import FEATURES, RELEASED, ArrayPlan
 from privpipe.store.models import read_arrays
 from privpipe.store.releases import release_writing

@@ -113,9 +113,8 @@ def _take(work_url: str, holder: str, seconds: float) -> int:
         # Never a number again, and no deletion: of two who find it expired one makes this object.
         following = 0 if number is None else number + 1
         if create_bytes(_place(work_url, following), _make_lease(holder, seconds)):
-            rival = _make_lease(secrets.token_hex(8), seconds)
             # At once and before any work: a careless store would let two write at the same time.
-            check_enforced(_place(work_url, following), rival)
+            check_enforced(_place(work_url, following), _make_lease(secrets.token_hex(8), seconds))
             _check_clock(work_url, following)
             return following
     remedy = f"Wait for it; the lease of a run that died expires after {seconds:.0f} s."

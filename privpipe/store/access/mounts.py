@@ -89,9 +89,7 @@ def name_loss(mount: Mount) -> str:
         return f"memory ({mount.kind})"
     if mount.kind in LAYERS:
         return f"a layer that goes with its container ({mount.kind})"
-    if OF_A_POD in f"{mount.root}/":
-        return "a folder that goes with its pod (emptyDir)"
-    return ""
+    return "a folder that goes with its pod (emptyDir)" if OF_A_POD in f"{mount.root}/" else ""
 
 
 def find_loss(url: str) -> str:

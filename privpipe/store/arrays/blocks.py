@@ -3,6 +3,10 @@
 A receipt says what was sent: length and checksum of the bytes of each object, with which what is
 stored is compared before anybody sees it. One task owns whole chunks; alignment is asserted,
 because unaligned parallel writes lose data without an error.
+
+A factored release stores the few coordinates of each record under `features` and, once, the basis
+that turns what is read into records; whoever opens it sees records. Both layouts say exactly the
+same.
 """
 
 import hashlib
@@ -12,20 +16,25 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import zarr
 from zarr.abc.store import Store
 from zarr.core.buffer import Buffer
-from zarr.storage import WrapperStore
+from zarr.storage import MemoryStore, WrapperStore
 
 from privpipe.capabilities import BoundCounts, UtilitySummary
-from privpipe.errors import IncompleteReleaseError, StoreError
-from privpipe.protocols import AnyArray
+from privpipe.errors import FormatError, IncompleteReleaseError, StoreError
+from privpipe.numerics.null_space.cleaning import reconstruct_records
+from privpipe.protocols import AnyArray, FloatArray
+from privpipe.store.access import objects
 from privpipe.store.access.location import FULL, explain_refusal, guard_read, join, shown
 from privpipe.store.access.objects import measure_bytes, measure_content, open_store
-from privpipe.store.arrays.layout import ArrayPlan, chunk_key
+from privpipe.store.arrays.layout import DAMAGED, ArrayPlan, chunk_key
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 
 @dataclass(frozen=True)
@@ -268,3 +277,70 @@ def digest_receipts(receipts: Iterable[Receipt]) -> str:
             line = f"{receipt.chunk} {receipt.rows} {stored.array} {stored.length} {stored.crc32c}"
             sha.update(f"{line}\n".encode())
     return sha.hexdigest()
+
+
+BASIS = "basis"
+
+
+@dataclass(frozen=True, eq=False)
+class Basis:
+    """``record = centre + lift @ coordinates``.
+
+    Parameters
+    ----------
+    lift : (n_features, rank)
+    centre : (n_features,)
+    dtype
+        Name of the records' dtype.
+    """
+
+    lift: FloatArray
+    centre: FloatArray
+    dtype: str
+
+    @property
+    def n_features(self) -> int:
+        """Features of a record."""
+        return len(self.centre)
+
+    def reconstruct(self, coordinates: FloatArray) -> FloatArray:
+        """Records (n_records, n_features) of coordinates (n_records, rank); NaN rows stay NaN."""
+        return reconstruct_records(coordinates, self.lift, self.centre, self.dtype)
+
+    def documents(self) -> dict[str, bytes]:
+        """The objects of the basis within the store of a release."""
+        memory = MemoryStore()
+        group = zarr.create_group(memory, path=BASIS, attributes={"dtype": self.dtype})
+        # One chunk each: a basis is read whole.
+        group.create_array("lift", data=self.lift, chunks=self.lift.shape)
+        group.create_array("centre", data=self.centre, chunks=self.centre.shape)
+        return objects.read_all(memory, f"{BASIS}/")
+
+    def expand(self, coordinates: "xr.DataArray") -> "xr.DataArray":
+        """Records of stored coordinates as a lazy array of the same chunks along `record`."""
+        import xarray as xr
+
+        # Block by block: a release of any size opens at once.
+        stored, dtype = coordinates.data, np.dtype(self.dtype)
+        chunks = (stored.chunks[0], (self.n_features,))
+        lazy = stored.map_blocks(self.reconstruct, dtype=dtype, chunks=chunks, name=False)
+        return xr.DataArray(lazy, dims=coordinates.dims)
+
+
+def read_basis(url: str) -> Basis:
+    """Read the basis of a factored release.
+
+    Raises
+    ------
+    FormatError
+        If there is none, or it cannot be read.
+    """
+
+    def read() -> Basis:
+        group = zarr.open_group(open_store(url, read_only=True), path=BASIS, mode="r")
+        names = f"{BASIS}/lift", f"{BASIS}/centre"
+        lift, centre = (objects.read_whole(group.store, name) for name in names)
+        return Basis(lift, centre, str(group.attrs["dtype"]))
+
+    problem = f"The basis of the factored release {shown(url)} cannot be read"
+    return guard_read(read, FormatError, problem, remedy=DAMAGED)

@@ -37,6 +37,7 @@ ROOT_DOCUMENT = "zarr.json"
 SEAL = "sha256"
 ANOTHER_COPY = "Get another copy from whoever released it, who may have to run it again."
 """The remedy for readers of a damaged release, who cannot run anything."""
+DAMAGED = f"The release was damaged after it was published. {ANOTHER_COPY}"
 NAMES = "feature"
 """Array of a release that names its features, as the dimension is called."""
 

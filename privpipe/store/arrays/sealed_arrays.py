@@ -204,8 +204,7 @@ async def _load(proof: Proof, number: int) -> Table:
 
 
 async def _read(proof: Proof, number: int) -> Table:
-    store = open_store(proof.url, read_only=True)
-    content = await get(store, _key(number)) or b""
+    content = await get(open_store(proof.url, read_only=True), _key(number)) or b""
     # SHA-256, as the root has it: a CRC could be made to fit.
     if hashlib.sha256(content).hexdigest() != proof.blocks[number]:
         raise _differs(f"The receipts of {shown(proof.url)} are damaged.")

@@ -21,8 +21,8 @@ from privpipe.records import schema as schemas
 from privpipe.records.memory import ShardsInTurn, facts_of_shards
 from privpipe.records.sampling import Part, PartCount, Split
 from privpipe.store.access.location import Place, as_url, shown
-from privpipe.store.arrays import factored_basis, sealed_arrays
-from privpipe.store.arrays.blocks import read_block
+from privpipe.store.arrays import sealed_arrays
+from privpipe.store.arrays.blocks import Basis, read_block
 from privpipe.store.arrays.layout import FEATURES, read_header, using_header
 
 _ROLES = ("desired", "confidential", "attributes", "groups")
@@ -104,7 +104,7 @@ class Collection(ShardsInTurn):
     only_finite: bool = False
     released_url: str | None = None
     released_run: str = ""
-    released_basis: factored_basis.Basis | None = None
+    released_basis: Basis | None = None
     matching: Matching | None = None
 
     @property
@@ -185,8 +185,7 @@ class Collection(ShardsInTurn):
         released: FloatArray = np.empty((stop - start, 0))
         if self.released_url is not None:
             release = partial(read_block, self.released_url, version=self.released_run)
-            read = partial(release, start=start, stop=stop)
-            released = self._features(read, stop - start)
+            released = self._features(partial(release, start=start, stop=stop), stop - start)
         if self.released_basis is not None:
             released = self.released_basis.reconstruct(released)
         return Shard(

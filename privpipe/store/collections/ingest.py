@@ -1,25 +1,30 @@
 """Ingest: turn a foreign source into a collection, streaming.
 
 Two passes: the first over the variables alone finds kinds and category tables, the second
-writes chunk by chunk. Memory does not grow with the source.
+writes chunk by chunk. Memory does not grow with the source, in a secret random order neither.
 """
 
+import secrets
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
+from itertools import accumulate
 from os import PathLike
 from typing import Any
 
 import numpy as np
 
 from privpipe.errors import GuessWarning, InputError, OptionError
+from privpipe.numerics.random.streams import KEY_BYTES, KeyedStream
 from privpipe.protocols import AnyArray
-from privpipe.records.schema import TARGET_CHUNK_BYTES, CollectionSchema, as_names, plan_chunk_rows
+from privpipe.records import schema as schemas
+from privpipe.records.schema import CollectionSchema, as_names
+from privpipe.store.access import objects
 from privpipe.store.access.location import Place, as_url, join, shown
 from privpipe.store.access.objects import Listener, unheard
 from privpipe.store.arrays import destination, sealed_arrays
 from privpipe.store.arrays.layout import FEATURES
-from privpipe.store.collections import collection, proposal, shuffling
+from privpipe.store.collections import collection, proposal
 from privpipe.store.collections.survey import Coder, Survey, fit_survey, survey_source
 from privpipe.store.collections.writing import Chunk, write_held
 from privpipe.store.sources import formats, frames
@@ -31,6 +36,9 @@ MOST_CHUNK_BYTES = 2**30
 
 BLOCK_ROWS = 2**17
 """Most records of a source held at once, however narrow they are."""
+
+BUCKET_BYTES = 2**27
+"""Of the records that are put in order at once, about; memory holds them three times."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +71,7 @@ class IngestOptions:
     drop: tuple[str, ...] = ()
     dtype: str | None = None
     min_category_count: int = 1
-    chunk_bytes: int = TARGET_CHUNK_BYTES
+    chunk_bytes: int = schemas.TARGET_CHUNK_BYTES
     schema: proposal.TableSchema | None = None
     shuffle: bool = False
 
@@ -159,7 +167,7 @@ def ingest(
         watched, schema = _watch(source, listen, plan.schema.n_records), plan.schema
         blocks = encode_blocks(watched, schema, plan.survey.coders, plan.rows)
         if options.shuffle:
-            blocks = shuffling.shuffle_blocks(blocks, schema, join(work, "buckets"))
+            blocks = shuffle_blocks(blocks, schema, join(work, "buckets"))
         table = None if options.schema is None else options.schema.overruled(options.layout)
         write_held(
             dest_url,
@@ -192,7 +200,7 @@ def plan_collection(
     numeric = frozenset(layout.numeric)
     dtype = np.dtype(options.dtype) if options.dtype else source.features_dtype
     width, most = source.n_features, options.chunk_bytes
-    chunk_rows = plan_chunk_rows(width, dtype.itemsize, target_bytes=most)
+    chunk_rows = schemas.plan_chunk_rows(width, dtype.itemsize, target_bytes=most)
     if like is not None:
         dtype, chunk_rows = np.dtype(like.dtype), like.chunk_rows
         categorical = frozenset(v.name for v in like.variables if v.categories is not None)
@@ -263,6 +271,71 @@ def encode_blocks(
         }
     if left:
         raise unstable("holds another number of records than")
+
+
+def shuffle_blocks(
+    blocks: Iterable[dict[str, AnyArray]], schema: CollectionSchema, place: str
+) -> Iterator[dict[str, AnyArray]]:
+    """Bring the records of each partition into an order of which all are equally likely.
+
+    Parameters
+    ----------
+    blocks
+        Records in the dtypes of the schema, by array, in the order of the source.
+    schema
+        Its partitions say where one ends: records stay within theirs.
+    place
+        URL of a private folder for raw records on the way; it is removed.
+
+    Yields
+    ------
+    block
+        The records of one bucket.
+
+    Notes
+    -----
+    Each record goes to a bucket at random, and each bucket is put in random order (Rao 1961,
+    Sandelius 1962). The words come from a key that is never written: whoever knows the source
+    and the release, but not the collection, does not know which record came from where.
+    """
+    key, store = secrets.token_bytes(KEY_BYTES), objects.open_store(place)
+    arrays = sealed_arrays.collection_arrays(schema)
+    rows = np.dtype([(one.name, one.dtype, one.shape[1:]) for one in arrays])
+    partitions = schema.partitions or (schemas.Partition("", 0, schema.n_records),)
+    n_buckets = {one: -(-one.n_records * rows.itemsize // BUCKET_BYTES) for one in partitions}
+    first = dict(zip(partitions, accumulate(n_buckets.values(), initial=0), strict=False))
+
+    def draw(purpose: str, start: int, count: int) -> AnyArray:
+        stream = KeyedStream(key, partition="shuffle", first_record=start, n_records=count)
+        return stream.words(purpose, 1)[:, 0]
+
+    waiting: dict[int, list[bytes]] = {}
+    start = held = n_pieces = 0
+    for block in blocks:
+        records = np.empty(len(next(iter(block.values()))), rows)
+        for name, values in block.items():
+            records[name] = values
+        for run in schemas.cut_by_partition(partitions, start, start + len(records)):
+            some, records = np.split(records, [run.n_records])
+            chosen = draw("bucket", start, len(some)) % np.uint64(n_buckets[run.partition])
+            order = np.argsort(chosen, kind="stable")
+            found, cuts = np.unique(chosen[order], return_index=True)
+            numbers = (first[run.partition] + found.astype(np.int64)).tolist()
+            for number, part in zip(numbers, np.split(some[order], cuts[1:]), strict=True):
+                waiting.setdefault(number, []).append(part.tobytes())
+            start, held = start + len(some), held + some.nbytes
+        if held >= BUCKET_BYTES or start == schema.n_records:
+            for number, pieces in waiting.items():
+                objects.write_bytes(store, f"{number}/{n_pieces}", b"".join(pieces))
+            waiting, held, n_pieces = {}, 0, n_pieces + 1
+    start = 0
+    for number in range(sum(n_buckets.values())):
+        stored = objects.read_many(store, objects.list_keys(store, f"{number}/"))
+        records = np.frombuffer(b"".join(stored.values()), rows)
+        records = records[np.argsort(draw("order", start, len(records)))]
+        start += len(records)
+        yield {name: records[name] for name in rows.names or ()}
+    objects.remove_tree(place)
 
 
 def fill_chunks(blocks: Iterable[dict[str, AnyArray]], schema: CollectionSchema) -> Iterator[Chunk]:

@@ -118,16 +118,13 @@ class TableSchema:
             names=() if self.file.header else tuple(self.columns),
             columns={name: plan.text for name, plan in self.columns.items()},
         )
-        found: dict[str, Any] = {
+        roles = ("marked", "one_hot", "dates", "calendar", "drop")
+        found: dict[str, Any] = {r: (*uses[USES[r]], *(named.get(r) or ())) for r in roles}
+        found |= {
             "features": (*uses["feature"], *uses["marked"], *(named.get("features") or ())),
-            "marked": (*uses["marked"], *(named.get("marked") or ())),
             "numeric": (*uses["weights"], *subjects, *(named.get("numeric") or ())),
             "bins": (*periods, *(named.get("bins") or ())),
             "labels": tuple(variables),
-            "one_hot": (*uses["indicators"], *(named.get("one_hot") or ())),
-            "dates": (*uses["days"], *(named.get("dates") or ())),
-            "calendar": (*uses["calendar"], *(named.get("calendar") or ())),
-            "drop": (*uses["drop"], *(named.get("drop") or ())),
             "categorical": tuple(dict.fromkeys((*texts, *(named.get("categorical") or ())))),
         }
         found["features"] = tuple(n for n in found["features"] if n not in found["drop"])
@@ -226,8 +223,7 @@ def read_schema(url: location.Place) -> TableSchema:
     else:
         return decode_schema(content, location.shown(place))
     problem = f"The schema {location.shown(place)} is no TOML{problem}."
-    remedy = "Correct it."
-    raise OptionError(problem, remedy=remedy, code="schema")
+    raise OptionError(problem, remedy="Correct it.", code="schema")
 
 
 def write_schema(schema: TableSchema, url: location.Place) -> bool:

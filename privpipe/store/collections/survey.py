@@ -282,8 +282,7 @@ def survey_source(
             del found.counts["-1"]
             guess = guess and f"{guess} (-1 being missing)"
         names, pooled[name] = pool_rare(found.counts, least_count, name)
-        coded = Variable(name, code_dtype(len(names)), names)
-        coders.append(Coder(coded, pooled[name] > 0, guess))
+        coders.append(Coder(Variable(name, code_dtype(len(names)), names), pooled[name] > 0, guess))
     partitions = map(Partition, source.partitions, accumulate(sizes, initial=0), sizes)
     return Survey(tuple(partitions), tuple(coders), pooled)
 

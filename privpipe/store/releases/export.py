@@ -22,7 +22,7 @@ from privpipe.records.schema import MISSING
 from privpipe.store.access.location import Place, as_url, exists_file, join, local_path, shown
 from privpipe.store.access.objects import Listener, list_names, open_store, unheard
 from privpipe.store.access.workspace import SUCCESS, hold_workspace, purge_workspace
-from privpipe.store.arrays import blocks, factored_basis, layout
+from privpipe.store.arrays import blocks, layout
 from privpipe.store.arrays.destination import hold_destination, move_made, show_made
 from privpipe.store.releases.published import check_release
 
@@ -98,8 +98,7 @@ def export_release(
     except OSError as error:
         problem = error.strerror or type(error).__name__
     problem = f"{shown(out_url)} could not be written ({problem})."
-    remedy = "Check free space and your rights."
-    raise StoreError(problem, remedy=remedy, code="write")
+    raise StoreError(problem, remedy="Check free space and your rights.", code="write")
 
 
 def is_folder(out_url: str) -> bool:
@@ -174,8 +173,7 @@ def _write_file(released: "_Released", out_url: str) -> None:
         system, target = fsspec.core.url_to_fs(out_url)
         # Closed it would be visible, however little of it is written. S3 itself refuses what
         # another put there meanwhile (s3fs 2026.1); other clients have no such mode for files.
-        mode = "xb" if "s3" in system.protocol else "wb"
-        file = system.open(target, mode, autocommit=False)
+        file = system.open(target, "xb" if "s3" in system.protocol else "wb", autocommit=False)
         try:
             with file:
                 _write_part(released, file, 0, released.n_records)
@@ -221,7 +219,7 @@ class _Released:
         self.listen, self.is_text = listen, is_text
         self.n_records, self.chunk_rows = int(header["n_records"]), int(header["chunk_rows"])
         self._url, self._run = url, str(header["run"])
-        self._basis = factored_basis.read_basis(url) if header.get("layout") == "factored" else None
+        self._basis = blocks.read_basis(url) if header.get("layout") == "factored" else None
         store = open_store(url, read_only=True)
         # Categories of each array; None of numbers.
         self._arrays: dict[str, Any] = {

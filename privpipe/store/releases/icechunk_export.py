@@ -85,8 +85,7 @@ def _commit(dataset: Any, repository: Any, rows: int, parts: list[Any], listen: 
     _write(dataset, session.store, begin, rows, listen)
     zarr.open_group(session.store, mode="r+").attrs.put(dataset.attrs | {PARTS: parts})
     n_records = int(dataset.sizes["record"])
-    about = {ANEW: bool(known and not begin)}
-    session.commit(f"{n_records} records in {len(parts)} parts", about)
+    session.commit(f"{n_records} records in {len(parts)} parts", {ANEW: bool(known and not begin)})
     return n_records - begin
 
 

@@ -25,15 +25,9 @@ from privpipe.store.access.objects import (
     read_whole,
     unheard,
 )
-from privpipe.store.arrays import blocks, factored_basis, layout
+from privpipe.store.arrays import blocks, layout
 from privpipe.store.arrays.blocks import Receipt, measure_object, read_block
 from privpipe.store.keyring.registers import Shared
-
-DAMAGED = (
-    "The release was damaged after it was published. Get another copy from whoever released it, "
-    "who may have to run it again."
-)
-"""The remedy for readers, who cannot run anything."""
 
 
 def check_release(
@@ -62,7 +56,7 @@ def _check_whole(url: str, header: Mapping[str, Any], *, verify: bool, listen: L
     store = open_store(url, read_only=True)
     documents = [f"{name}/{layout.ROOT_DOCUMENT}" for name in header["arrays"]]
     documents += list_keys(store, f"{layout.RECEIPTS}/")
-    documents += list_keys(store, f"{factored_basis.BASIS}/")
+    documents += list_keys(store, f"{blocks.BASIS}/")
     if layout.NAMES not in header["arrays"]:
         documents += list_keys(store, f"{layout.NAMES}/")
     digest = str(header.get("documents_sha256"))
@@ -83,7 +77,7 @@ def _check_whole(url: str, header: Mapping[str, Any], *, verify: bool, listen: L
     if damaged:
         raise IncompleteReleaseError(
             f"{damaged} stored chunks of {shown(url)} are missing or differ from their receipts.",
-            remedy=DAMAGED,
+            remedy=layout.DAMAGED,
             code="damaged",
         )
 
@@ -119,7 +113,7 @@ def read_receipts(url: str, header: Mapping[str, Any]) -> list[Receipt]:
         ]
 
     problem = f"The receipts of {shown(url)} cannot be read"
-    return guard_read(read, IncompleteReleaseError, problem, remedy=DAMAGED, code="manifest")
+    return guard_read(read, IncompleteReleaseError, problem, remedy=layout.DAMAGED, code="manifest")
 
 
 @dataclass(frozen=True)
@@ -152,7 +146,7 @@ class EarlierRelease:
     n_records: int
     arrays: tuple[tuple[str, int], ...]
     coded: tuple[tuple[str, int], ...] = ()
-    basis: factored_basis.Basis | None = None
+    basis: blocks.Basis | None = None
     rows: tuple[Shared, ...] | None = None
     model: str = ""
 
@@ -236,7 +230,7 @@ def open_earlier_release(url: str, *, source_digest: str, n_records: int) -> Ear
         else:
             arrays[name] = math.prod(array.shape[1:])
     found = _describe(url, header, arrays)
-    basis = factored_basis.read_basis(url) if header.get("layout") == "factored" else None
+    basis = blocks.read_basis(url) if header.get("layout") == "factored" else None
     model = str(header.get("model_digest", ""))
     return replace(found, coded=tuple(coded.items()), basis=basis, model=model)
 

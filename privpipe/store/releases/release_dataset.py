@@ -21,7 +21,7 @@ from privpipe.report.audit_text import say_gate, say_verdict
 from privpipe.store.access.generation_log import is_generational
 from privpipe.store.access.location import shown
 from privpipe.store.access.objects import Listener, open_store, unheard
-from privpipe.store.arrays.factored_basis import read_basis
+from privpipe.store.arrays.blocks import read_basis
 from privpipe.store.arrays.layout import FEATURES, read_promise, using_header
 from privpipe.store.releases import incremental_release as incremental
 from privpipe.store.releases.published import check_release

@@ -24,8 +24,8 @@ from privpipe.errors import IncompleteReleaseError
 from privpipe.records.schema import ChunkPlan
 from privpipe.store.access import location, objects, workspace
 from privpipe.store.access.location import join, local_path, measure_objects, shown
-from privpipe.store.arrays import factored_basis, layout
-from privpipe.store.arrays.blocks import Receipt, digest_receipts, measure_object
+from privpipe.store.arrays import layout
+from privpipe.store.arrays.blocks import Basis, Receipt, digest_receipts, measure_object
 from privpipe.store.arrays.destination import show_made
 from privpipe.store.arrays.layout import root_document
 
@@ -53,7 +53,7 @@ class ReleasePlan:
     run: str
     url: str
     arrays: tuple[layout.ArrayPlan, ...]
-    basis: factored_basis.Basis | None = field(default=None, compare=False)
+    basis: Basis | None = field(default=None, compare=False)
 
     @property
     def documents(self) -> dict[str, bytes]:

@@ -2,7 +2,7 @@
 
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
@@ -234,8 +234,8 @@ def _open_text(system: Any, path: str, dialect: Dialect) -> pa.NativeFile:
     if dialect.encoding != "utf-8":
         stream = pa.transcoding_input_stream(stream, dialect.encoding, "utf-8")
     if dialect.skip_first or dialect.skip_last:
-        inner = _InnerLines(stream, dialect.skip_first, dialect.skip_last)
-        stream = pa.PythonFile(io.BufferedReader(inner, BUFFER_BYTES), mode="r")
+        cut = _cut_lines(dialect.skip_first, dialect.skip_last)
+        stream = pa.TransformInputStream(stream, cut)
     return stream
 
 
@@ -270,43 +270,28 @@ def _scan(stream: pa.NativeFile, delimiter: str) -> tuple[bool, bool, bool, int 
     return has_zeros, has_codes, has_quotes, n_lines if is_plain and not has_quotes else None
 
 
-class _InnerLines(io.RawIOBase):
-    """A stream without its first and last lines, which are no records."""
+def _cut_lines(first: int, last: int) -> Callable[[pa.Buffer], bytes]:
+    """Takes pieces of a text, and gives them without its first and last lines, no records."""
+    held, n_heads = b"", first
 
-    def __init__(self, stream: pa.NativeFile, first: int, last: int) -> None:
-        self._stream, self._ready = stream, b""
-        self._pieces = _cut_lines(stream, first, last)
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, target: Any) -> int:
-        # Never more than there is room for: Arrow would write beyond it.
-        self._ready = self._ready or next(self._pieces, b"")
-        size = min(len(target), len(self._ready))
-        target[:size], self._ready = self._ready[:size], self._ready[size:]
-        return size
-
-    def close(self) -> None:
-        self._stream.close()
-        super().close()
-
-
-def _cut_lines(stream: pa.NativeFile, first: int, last: int) -> Iterator[bytes]:
-    lines = io.BufferedReader(stream, BUFFER_BYTES)
-    for _ in range(first):
-        lines.readline()
-    held = b""
-    while piece := lines.read(BUFFER_BYTES):
-        # What may belong to the last lines is held back until more is there; the last ends or not.
-        parts = (held + piece).rsplit(b"\n", last + 1)
+    def cut(piece: pa.Buffer) -> bytes:
+        nonlocal held, n_heads
+        held += bytes(piece)
+        while n_heads and b"\n" in held:
+            held, n_heads = held.partition(b"\n")[2], n_heads - 1
+        if n_heads:  # nothing of a line that is left out stays
+            held = b""
+        if not piece.size:  # the end, where the last line ends or not
+            rest, held = held.removesuffix(b"\n").split(b"\n"), b""
+            left = b"\n".join(rest[: len(rest) - last])
+            return left and left + b"\n"
+        # What may belong to the last lines is held back until more is there.
+        parts = held.rsplit(b"\n", last + 1)
         ready = parts[0] + b"\n" if len(parts) > last + 1 else b""
-        held = (held + piece)[len(ready) :]
-        if ready:
-            yield ready
-    rest = held.removesuffix(b"\n").split(b"\n")
-    if left := rest[: len(rest) - last]:
-        yield b"\n".join(left) + b"\n"
+        held = held[len(ready) :]
+        return ready
+
+    return cut
 
 
 def _type(form: Form, column: TableColumn) -> Any:

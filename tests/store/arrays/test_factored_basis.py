@@ -11,7 +11,7 @@ import xarray as xr
 
 from privpipe.errors import FormatError
 from privpipe.store.access.objects import open_store, write_bytes
-from privpipe.store.arrays.factored_basis import Basis, read_basis
+from privpipe.store.arrays.blocks import Basis, read_basis
 
 
 def make_basis() -> Basis:

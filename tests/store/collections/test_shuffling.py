@@ -11,7 +11,7 @@ from scipy import stats
 
 from privpipe.errors import StoreError
 from privpipe.records.schema import CollectionSchema
-from privpipe.store.collections import shuffling
+from privpipe.store.collections import ingest as ingesting
 from privpipe.store.collections.collection import open_collection
 from privpipe.store.collections.ingest import IngestOptions, ingest
 from privpipe.store.collections.writing import read_statistics
@@ -25,7 +25,7 @@ SHUFFLED = IngestOptions(
 @pytest.fixture(params=[2**27, 300])
 def bucket_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """One bucket, and many of a few records each."""
-    monkeypatch.setattr(shuffling, "BUCKET_BYTES", request.param)
+    monkeypatch.setattr(ingesting, "BUCKET_BYTES", request.param)
     return int(request.param)
 
 
@@ -74,14 +74,14 @@ def test_shuffled__orders_are_equally_likely(
     n_drawn: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All 24 orders of four records, by chi-squared, over buckets of about one record."""
-    monkeypatch.setattr(shuffling, "BUCKET_BYTES", 24)
+    monkeypatch.setattr(ingesting, "BUCKET_BYTES", 24)
     schema = CollectionSchema(n_records=4, n_features=1, dtype="float64", chunk_rows=4)
     x = np.arange(4.0)[:, None]
     blocks = [{"features": x[:1]}, {"features": x[1:]}]
     seen: Counter[tuple[int, ...]] = Counter()
     for _ in range(n_drawn):
         place = str(tmp_path / "buckets")
-        made = [one["features"] for one in shuffling.shuffle_blocks(blocks, schema, place)]
+        made = [one["features"] for one in ingesting.shuffle_blocks(blocks, schema, place)]
         seen[tuple(np.concatenate(made)[:, 0].astype(int).tolist())] += 1
     counts = [seen[order] for order in permutations(range(4))]
     assert sum(counts) == n_drawn

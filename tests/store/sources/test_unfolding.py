@@ -13,7 +13,7 @@ import pytest
 
 from privpipe.errors import FormatError
 from privpipe.store.collections.ingest import IngestOptions, ingest
-from privpipe.store.sources import parquet
+from privpipe.store.sources import arrow_file
 from privpipe.store.sources.formats import open_source
 from privpipe.store.sources.reading.delimited import MOST_LINE_BYTES
 from privpipe.store.sources.reading.roles import MOST_COLUMNS
@@ -77,7 +77,7 @@ def test_ingest__refuses_a_row_group_that_unfolds_too_far(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the footer, before a page is read; smaller row groups, or leaving it out, are ways out."""
-    monkeypatch.setattr(parquet, "MOST_COLUMN_BYTES", 2**16)
+    monkeypatch.setattr(arrow_file, "MOST_COLUMN_BYTES", 2**16)
     table = pa.table({"a": np.zeros(2**14), "b": np.arange(2**14, dtype=np.int32) % 3})
     plain = {"compression": "zstd", "use_dictionary": ["b"]}
     pq.write_table(table, tmp_path / "x.parquet", **plain)

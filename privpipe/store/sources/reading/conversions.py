@@ -35,12 +35,8 @@ ZEROS = "zeros"
 BRACKETS = "()"
 """How the format of numbers begins of which (5) and 5- are less than 0; a unit may follow."""
 
-WORDS = {
-    "number": "number",
-    "date": "date",
-    "boolean": "truth value",
-    "ordered": "category in order",
-}
+WORDS = {"boolean": "truth value", "ordered": "category in order"}
+"""What messages call a kind that has another name than its own."""
 
 MOST_SHOWN = 12
 """Rows in a message; `details` has all."""
@@ -125,8 +121,7 @@ def _read_dates(cells: pa.Array, said: ColumnText, _: Dialect) -> pa.Array:
     texts = coded.dictionary.to_pandas()
     times = pd.to_datetime(texts, format=said.format or "ISO8601", errors="coerce", utc=True)
     times = times.dt.tz_localize(None).astype("datetime64[us]")
-    found = pa.array(times, pa.timestamp("us"), from_pandas=True)
-    return found.take(coded.indices)
+    return pa.array(times, pa.timestamp("us"), from_pandas=True).take(coded.indices)
 
 
 def _read_truths(cells: pa.Array, _: ColumnText, __: Dialect) -> pa.Array:
@@ -142,9 +137,10 @@ def _read_order(cells: pa.Array, said: ColumnText, _: Dialect) -> pa.Array:
 def explain_cells(where: str, name: str, said: ColumnText, rows: list[int]) -> InputError:
     """Cells of a column that are not of its kind, by row, all of them in `details`."""
     more = f" and {len(rows) - MOST_SHOWN:,} more" if len(rows) > MOST_SHOWN else ""
+    what = WORDS.get(said.kind, said.kind)
     how = f" written as {said.format}" if said.format else ""
     return InputError(
-        f"{where}: the column {name!r} holds no {WORDS[said.kind]}{how} in "
+        f"{where}: the column {name!r} holds no {what}{how} in "
         f"{'row' if len(rows) == 1 else 'rows'} {', '.join(map(str, rows[:MOST_SHOWN]))}{more}.",
         remedy="Fix these rows, or change what the schema says of the column: its kind, its "
         "format, or the cells that mean a missing value.",

@@ -50,8 +50,7 @@ def read_lines(open_stream: Callable[[], pa.NativeFile], where: str) -> Iterator
     except DAMAGED as error:
         problem = type(error).__name__
     problem = f"{where} cannot be read ({problem})."
-    remedy = "The file is damaged or cut short: get it again."
-    raise SourceError(problem, remedy=remedy)
+    raise SourceError(problem, remedy="The file is damaged or cut short: get it again.")
 
 
 def explain_long_line(where: str) -> SourceError:

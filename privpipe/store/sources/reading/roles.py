@@ -325,8 +325,7 @@ def _check_features(
     problems, remedies = list[str](), list[str]()
     if texts:
         # Of the first alone: finding it may take a pass over the file.
-        first = locate(texts[0].name)
-        problems.append(f"text in {list_names([c.label for c in texts])}{first}")
+        problems.append(f"text in {list_names([c.label for c in texts])}{locate(texts[0].name)}")
         remedies.append(
             "Make text features of 0 and 1 with --one-hot, or a variable with --labels or "
             "--categorical. --drop leaves it out; --missing names a missing value. "
