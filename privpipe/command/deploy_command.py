@@ -76,24 +76,29 @@ def deploy_command(path: str) -> dict[str, Any]:
     return {"server": url, "deployments": names, "automations": alerts}
 
 
-def _make_pool(name: str) -> None:
+def _open_client() -> Any:
+    """A client of Prefect, whose library is loaded only now."""
     from prefect.client.orchestration import get_client
+
+    return get_client(sync_client=True)
+
+
+def _make_pool(name: str) -> None:
     from prefect.client.schemas.actions import WorkPoolCreate
     from prefect.exceptions import ObjectAlreadyExists
     from prefect.workers.process import ProcessWorker
 
     template = ProcessWorker.get_default_base_job_template()
     pool = WorkPoolCreate(name=name, type="process", base_job_template=template)
-    with get_client(sync_client=True) as client, suppress(ObjectAlreadyExists):
+    with _open_client() as client, suppress(ObjectAlreadyExists):
         client.create_work_pool(pool)
 
 
 def _make_queue(pool: str, name: str) -> None:
     """A queue that starts one run at a time, the earliest first; a run that waits is not lost."""
-    from prefect.client.orchestration import get_client
     from prefect.exceptions import ObjectAlreadyExists
 
-    with get_client(sync_client=True) as client:
+    with _open_client() as client:
         with suppress(ObjectAlreadyExists):
             client.create_work_queue(name, work_pool_name=pool)
         found = client.read_work_queue_by_name(name, work_pool_name=pool)
@@ -120,19 +125,17 @@ def _make_runs(name: str, since: datetime) -> None:
     Its own loops do so after 5 s, or after a minute where it is busy, and never of what became due
     before. They know these runs again, and make none twice.
     """
-    from prefect.client.orchestration import get_client
 
-    with prefect_server.blaming_prefect(), get_client(sync_client=True) as client:
+    with prefect_server.blaming_prefect(), _open_client() as client:
         place = {"id": client.read_deployment_by_name(name).id}
         body = {"start_time": since.isoformat()}
         client.request("POST", "/deployments/{id}/schedule", path_params=place, json=body)
 
 
 def _replace_automation(automation: dict[str, Any]) -> None:
-    from prefect.client.orchestration import get_client
     from prefect.events.schemas.automations import AutomationCore
 
-    with get_client(sync_client=True) as client:
+    with _open_client() as client:
         # All of them: two of one name would both act.
         for old in client.read_automations_by_name(automation["name"]):
             client.delete_automation(old.id)
@@ -233,18 +236,16 @@ def find_deployments(name: str) -> list[Any]:
     ClusterError
         If no server answers.
     """
-    from prefect.client.orchestration import get_client
     from prefect.client.schemas.filters import DeploymentFilter
 
     prefect_server.check_server()
     named = DeploymentFilter.model_validate({"name": {"any_": [name]}})
-    with prefect_server.blaming_prefect(), get_client(sync_client=True) as client:
+    with prefect_server.blaming_prefect(), _open_client() as client:
         return list(client.read_deployments(deployment_filter=named))
 
 
 def list_waiting(name: str) -> dict[datetime, str]:
     """Logical times of runs that have not ended; empty where no server answers."""
-    from prefect.client.orchestration import get_client
     from prefect.client.schemas import filters, objects, sorting
 
     active = [kind for kind in objects.StateType if kind not in objects.TERMINAL_STATES]
@@ -253,7 +254,7 @@ def list_waiting(name: str) -> dict[datetime, str]:
     order = sorting.FlowRunSort.EXPECTED_START_TIME_DESC
     try:
         prefect_server.check_server()
-        with prefect_server.blaming_prefect(), get_client(sync_client=True) as client:
+        with prefect_server.blaming_prefect(), _open_client() as client:
             found, n_more = list[objects.FlowRun](), PAGE
             while n_more == PAGE:
                 page = client.read_flow_runs(
@@ -276,7 +277,6 @@ def list_waiting(name: str) -> dict[datetime, str]:
 
 def start_runs(name: str, due: Sequence[datetime]) -> list[str]:
     """Start a run for each logical time, the earliest first; of growing releases for the last."""
-    from prefect.client.orchestration import get_client
 
     times = [f"{time:%Y-%m-%dT%H:%M:%SZ}" for time in due]
     found = find_deployments(name)
@@ -287,7 +287,7 @@ def start_runs(name: str, due: Sequence[datetime]) -> list[str]:
             remedy = "Run `privpipe deploy`, or privpipe run CONFIG --time TIME for each of them."
         raise ClusterError(problem, remedy=remedy)
     [deployment] = found
-    with prefect_server.blaming_prefect(), get_client(sync_client=True) as client:
+    with prefect_server.blaming_prefect(), _open_client() as client:
         if deployment.flow_id and "incremental" in (deployment.tags or ()):
             times = times[-1:]  # one run takes all partitions up to its time
         for time in times:

@@ -198,6 +198,10 @@ def resume_command(config: str) -> dict[str, Any]:
     return run_command(config)
 
 
+NOTED = {"run": "run_id", "stage": "stage", "started": "started", "chunks": "n_chunks"}
+"""What `status` repeats of the state of a run, by its own names; None where there is none."""
+
+
 def status_command(release: str) -> dict[str, Any]:
     """Say how far the run of a release is.
 
@@ -219,10 +223,7 @@ def status_command(release: str) -> dict[str, Any]:
         "published": published,
         "running": running,
         "interrupted": begun and not running,
-        "run": state.run_id if state else None,
-        "stage": state.stage if state else None,
-        "started": state.started if state else None,
-        "chunks": state.n_chunks if state else None,
+        **{key: getattr(state, name, None) for key, name in NOTED.items()},
         "chunks_done": read_progress(release, state.run_id) if state else None,
     }
     at_gate = state is not None and state.stage == "gate"
