@@ -11,7 +11,8 @@ import ast
 import itertools
 import json
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -41,9 +42,8 @@ TRIED_REMEDY = (
 def _list_elsewhere() -> Iterator[Situation]:
     """What is not raised by its code: verdicts, warnings, and what the command itself says."""
     usual = {"exit_code": 6, "kind": "GateError"}
-    for code, said in tomllib.loads(
-        Path(__file__).with_name("situations.toml").read_text()
-    ).items():
+    situations = Path(__file__).with_name("situations.toml").read_text("utf-8")
+    for code, said in tomllib.loads(situations).items():
         yield Situation(code, **usual | {"remedy": REMEDIES.get(code, TRIED_REMEDY)} | said)
     for kind in errors.PrivpipeWarning.__subclasses__():
         yield Situation(kind.code, 0, kind.__name__, f"A warning: {kind.__doc__}", kind.remedy)
@@ -53,21 +53,40 @@ def find_catalog() -> dict[str, list[Situation]]:
     """All codes in alphabetical order, each with what is said where it is raised."""
     found: dict[str, set[Situation]] = {}
     # The source as installed: what is listed is what this version raises.
-    for path in Path(str(privpipe.__file__)).parent.rglob("*.py"):
-        text = path.read_text(encoding="utf-8")
-        # Parsing all of the package takes seconds; most modules raise nothing.
-        if "Error(" in text or f"{COMPLAINT}(" in text:
-            for situation in _find_situations(ast.parse(text)):
-                found.setdefault(situation.code, set()).add(situation)
+    paths = Path(str(privpipe.__file__)).parent.rglob("*.py")
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in paths]
+    shared = _find_shared(trees)
+    for tree in trees:
+        for situation in _find_situations(tree, shared):
+            found.setdefault(situation.code, set()).add(situation)
     for situation in _list_elsewhere():
         found.setdefault(situation.code, set()).add(situation)
     return {code: sorted(found[code]) for code in sorted(found)}
 
 
+def _find_shared(trees: Sequence[ast.Module]) -> dict[str, ast.expr]:
+    """Sentences in capitals that one module has for others, by name."""
+    found: dict[str, ast.expr] = {}
+    for node in (one for tree in trees for one in tree.body if isinstance(one, ast.Assign)):
+        [name, *_] = [one.id for one in node.targets if isinstance(one, ast.Name)] or [""]
+        if name.isupper() and " " in _write_text(node.value):
+            found[name] = node.value
+    return found
+
+
+def _write_text(node: ast.expr) -> str:
+    """What a text says, without what it fills in; nothing of what is no text."""
+    if not isinstance(node, ast.Constant | ast.JoinedStr):
+        return ""
+    parts = (one.value for one in ast.walk(node) if isinstance(one, ast.Constant))
+    return "".join(part for part in parts if isinstance(part, str))
+
+
 class _Constants(ast.NodeTransformer):
     """Puts texts and numbers that have a name where the name is used."""
 
-    def __init__(self, tree: ast.AST) -> None:
+    def __init__(self, tree: ast.AST, shared: Mapping[str, ast.expr]) -> None:
+        self.shared = shared
         found: dict[str, list[ast.Assign]] = {}
         for node in ast.walk(tree):
             if isinstance(node, ast.Assign):
@@ -90,11 +109,18 @@ class _Constants(ast.NodeTransformer):
         line = node.lineno - 1
         # The remedy is in between.
         line -= node.id == "problem" and ("remedy", line, self.column) in self.said
-        return self.known.get(node.id, self.said.get((node.id, line, self.column), node))
+        said = self.said.get((node.id, line, self.column), node)
+        return self.known.get(node.id, self._share(node.id, said))
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        return self._share(node.attr, node)
+
+    def _share(self, name: str, node: ast.expr) -> ast.expr:
+        return self.visit(deepcopy(self.shared[name])) if name in self.shared else node
 
 
-def _find_situations(tree: ast.AST) -> Iterator[Situation]:
-    for node in ast.walk(_Constants(tree).visit(tree)):
+def _find_situations(tree: ast.AST, shared: Mapping[str, ast.expr]) -> Iterator[Situation]:
+    for node in ast.walk(_Constants(tree, shared).visit(tree)):
         if not isinstance(node, ast.Call) or not node.args:
             continue
         name = node.func.id if isinstance(node.func, ast.Name) else ""

@@ -155,11 +155,12 @@ def _load_format(url: str, layout: "SourceLayout") -> Any:
     if row is None or row.of_files:  # a folder is what its files are
         kinds = {end: one.name for one in FORMATS if one.of_files for end in one.endings}
         if (place := list_files(url, kinds)) is None:
-            problem = f"The format of {shown(url)} is not known by its name."
-            remedy = f"Give one of: {describe_formats()}."
             if url.lower().endswith(".xls"):
                 problem = f"{shown(url)} is a workbook of before 2007."
                 remedy = "Save it as .xlsx or .csv."
+                raise InputError(problem, remedy=remedy, code="source-format")
+            problem = f"The format of {shown(url)} is not known by its name."
+            remedy = f"Give one of: {describe_formats()}."
             raise InputError(problem, remedy=remedy, code="source-format")
         row = next(one for one in FORMATS if one.name == place.kind)
     try:

@@ -141,11 +141,13 @@ class CustomCode(PickledTrust):
         kind = _load_class(self)
         missing = [name for name in methods if not callable(getattr(kind, name, None))]
         if missing:
-            remedy = "Give it start(rng), apply(parameters, x) and vjp(parameters, x, dz)."
-            if self.is_loss:
-                remedy = "Give it measure(z, x, desired, confidential): losses, and slopes by z."
-            problem = f"The class {self.name} has no {', '.join(missing)}."
-            raise self.refuse(problem, remedy, "filter-class")
+            raise OptionError(
+                f"The class {self.name} has no {', '.join(missing)}.",
+                remedy="Give it measure(z, x, desired, confidential): losses, and slopes by z."
+                if self.is_loss
+                else "Give it start(rng), apply(parameters, x) and vjp(parameters, x, dz).",
+                code="loss-check" if self.is_loss else "filter-class",
+            )
         return kind
 
     def call(self, what: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -167,9 +169,11 @@ class CustomCode(PickledTrust):
             remedy = f"Install it: {extra}."
             raise OptionError(problem, remedy=remedy, code="filter-import") from None
         except Exception as error:
-            problem = f"{self.name}.{what} raises {type(error).__name__}: {error}"
-            remedy = "Call it in Python, on random records, and fix what is wrong."
-            raise self.refuse(problem, remedy, "filter-class") from None
+            raise OptionError(
+                f"{self.name}.{what} raises {type(error).__name__}: {error}",
+                remedy="Call it in Python, on random records, and fix what is wrong.",
+                code="loss-check" if self.is_loss else "filter-class",
+            ) from None
 
     def call_on_records(self, what: str, function: Callable[..., Any], *args: Any) -> Any:
         """Call a part of it on records, of which no message says anything.
@@ -189,9 +193,10 @@ class CustomCode(PickledTrust):
                 "It runs on random ones: look for what else records hold, and for their number.",
             ) from None
 
-    def refuse(self, problem: str, remedy: str, code: str = "filter-vjp") -> OptionError:
+    def refuse(self, problem: str, remedy: str) -> OptionError:
         """The error of code that does not do what it must."""
-        return OptionError(problem, remedy=remedy, code="loss-check" if self.is_loss else code)
+        name = "loss-check" if self.is_loss else "filter-vjp"
+        return OptionError(problem, remedy=remedy, code=name)
 
 
 @lru_cache(maxsize=8)
