@@ -211,12 +211,8 @@ def attack_unaligned(
         raise InputError("The release has no row.", remedy="Give one with rows.", code="no-rows")
     confidential, common = tuple(confidential), [str(n) for n in members if n in controls]
     _check_apart(members[common].astype(str), controls[common].astype(str), subject)
-    # In random order: of rows that tie the first record in line is given the scarce ones.
-    order = np.random.default_rng(0).permutation(len(members) + len(controls))
-    known = pd.concat([members[common], controls[common]]).iloc[order].reset_index(drop=True)
-    is_member = order < len(members)
-    people = known[subject].astype(str) + np.where(is_member, "", "~") if subject else known.index
-    half = (who := pd.factorize(people)[0]) % 2 == 0  # all rows of a person are in one
+    known, is_member, who = _join(members[common], controls[common], subject)
+    half = who % 2 == 0  # all rows of a person are in one
     renamed = find_renamed(*({str(n): read_law(t[n]) for n in t} for t in (known, sample)))
     images = find_images(known, sample)
     images |= {name: (old, itemgetter(new)) for name, (old, new) in renamed.items()}
@@ -267,6 +263,16 @@ def attack_unaligned(
     recurring = [n for n in common if not subject and _recurs(members[n], controls[n])]
     names = map(tuple, (compared, identifiers, unread, undecided, uncompared, recurring))
     return UnalignedReport(attacks, n_known[0], n_known[1], n_released, *names, subject=subject)
+
+
+def _join(mine: Rows, theirs: Rows, subject: str) -> tuple[Rows, BoolArray, IntArray]:
+    """Known records of both kinds, which of them are members, and whose each is."""
+    # In random order: of rows that tie the first record in line is given the scarce ones.
+    order = np.random.default_rng(0).permutation(len(mine) + len(theirs))
+    known, is_member = pd.concat([mine, theirs]).iloc[order], order < len(mine)
+    known = known.reset_index(drop=True)
+    people = known[subject].astype(str) + np.where(is_member, "", "~") if subject else known.index
+    return known, is_member, pd.factorize(people)[0]
 
 
 def _recurs(mine: Column, theirs: Column) -> bool:

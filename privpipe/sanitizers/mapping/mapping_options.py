@@ -9,7 +9,7 @@ from pydantic import Field, model_serializer
 from pydantic.dataclasses import dataclass
 from pydantic.json_schema import SkipJsonSchema
 
-from privpipe.errors import InputError
+from privpipe.errors import InputError, OptionError
 from privpipe.numerics.mapping.problem.programme import DistanceKind
 from privpipe.option_values import FORBID
 from privpipe.protocols import Column, IntArray, Role, ShardSchema
@@ -138,3 +138,19 @@ class PrivacyMappingOptions(MethodOptions):
         if len(np.unique(read(tuple(attributes)), axis=0)) > MOST_PROFILES:
             found["most_frequent"] = MOST_PROFILES
         return found
+
+
+def find_share(options: PrivacyMappingOptions, apart: float) -> float:
+    """Share of the records to hold out, where a share of all is held out before."""
+    return max(0.0, options.held_out - apart) / (1 - apart)
+
+
+def check_independent(options: PrivacyMappingOptions, grouped: bool) -> None:
+    """Raise OptionError for a target of the bound where several records are of one person."""
+    if options.wanted_information is not None and grouped:
+        raise OptionError(
+            "wanted_information is given, and records of one person are not independent.",
+            remedy="Leave wanted_information out, or give one record of each person and no subject "
+            "(in Python: no groups).",
+            code="dependent-records",
+        )

@@ -13,7 +13,7 @@ import pytest
 from privpipe import PrivacyMappingOptions, Records, fit_privacy_mapping
 from privpipe.errors import PrivacyWarning
 from privpipe.numerics.mapping.problem.search_progress import Deadline
-from privpipe.sanitizers.mapping import privacy_mapping, profiles
+from privpipe.sanitizers.mapping import law_fit, profiles
 from privpipe.sanitizers.mapping.assurance import CountedLaw
 from privpipe.sanitizers.mapping.solving import budgeted
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
@@ -69,7 +69,7 @@ def test_fit_each__what_one_value_leaves_passes_on_to_larger_ones(
         clock.now += seconds * (1.0 if size == 5 else used)
         return size
 
-    found = privacy_mapping._fit_each(fit, make_laws(5, 1, 2), None, Deadline(8.0))
+    found = law_fit.fit_each(fit, make_laws(5, 1, 2), None, Deadline(8.0))
     assert found == [5, 1, 2]
     assert given[1] == pytest.approx(1.0)
     assert given[5] == pytest.approx(8.0 - used - used * given[2])
@@ -90,7 +90,7 @@ def test_fit_each__on_workers_the_last_one_ends_with_the_limit(
 
     price = cast("Any", SimpleNamespace(n_threads=2, spread=spread, pays=lambda *_: True))
     laws = make_laws(2, 5, 3)
-    found = privacy_mapping._fit_each(
+    found = law_fit.fit_each(
         lambda timed: cast("Any", len(timed[0].fitted.keys)), laws, price, Deadline(10.0)
     )
     assert found == [2, 5, 3]
@@ -191,14 +191,14 @@ def test_fit__a_gap_that_is_not_reached_is_said_of_every_kind(changes: dict[str,
 def test_fit__of_several_values_the_worst_is_said_and_how_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    fit, calls = privacy_mapping._fit_law, []
+    fit, calls = law_fit.fit_law, []
 
     def fake(timed: Any, **given: Any) -> Any:
         calls.append(timed)
         off = 0.1 * len(calls)
         return fit(timed, **given)[0], {"search_stopped": (off, f"off by {off:.1f}.")}
 
-    monkeypatch.setattr(privacy_mapping, "_fit_law", fake)
+    monkeypatch.setattr(law_fit, "fit_law", fake)
     _, said = hear(**BY)
     assert said == [
         "off by 0.2. So it is for 2 of the 2 values of attribute_2; this is the worst of them."
