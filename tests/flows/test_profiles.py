@@ -15,8 +15,8 @@ from privpipe.errors import OptionError, StoreError
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.forecast import forecast_run
-from privpipe.sanitizers.mapping.law_fit import prepare_joint
 from privpipe.sanitizers.mapping.profiles import ProfileCounts, split_counts
+from privpipe.sanitizers.mapping.solving.law_fit import prepare_joint
 from privpipe.store.releases.lazy_release import open_release
 from tests.flows.test_methods import configure_mapping, write_profiles
 from tests.standard import write_standard

@@ -18,8 +18,8 @@ from privpipe.errors import InputError, OptionError, PrivacyWarning
 from privpipe.numerics.random.streams import KeyedStream
 from privpipe.protocols import IntArray, Shard
 from privpipe.sanitizers.mapping import profiles
-from privpipe.sanitizers.mapping.law_fit import prepare_joint
 from privpipe.sanitizers.mapping.profiles import ProfileCounts, Smoothing, make_joint
+from privpipe.sanitizers.mapping.solving.law_fit import prepare_joint
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 from privpipe.store.models import open_model, write_model
 

@@ -10,19 +10,19 @@ import numpy as np
 from privpipe.errors import InputError, OptionError, PrivacyWarning
 from privpipe.fitted_names import keep_names
 from privpipe.numerics.mapping.problem.pair_pricing import PriceOracle
-from privpipe.protocols import Method, Shards, ShardSchema
+from privpipe.protocols import Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards, check_unweighted, say_incomplete
 from privpipe.sanitizers.grounds import refuse_dependent, say_grounds
-from privpipe.sanitizers.mapping import assurance, profiles
-from privpipe.sanitizers.mapping.law_fit import fit_law, fit_strata
+from privpipe.sanitizers.mapping import profiles
 from privpipe.sanitizers.mapping.mapping_options import (
     PrivacyMappingOptions,
     check_independent,
     find_share,
 )
-from privpipe.sanitizers.mapping.profile_forecast import forecast_profiles
 from privpipe.sanitizers.mapping.profiles import ProfileCounts
+from privpipe.sanitizers.mapping.solving import assurance
 from privpipe.sanitizers.mapping.solving.budgeted import check_budgets
+from privpipe.sanitizers.mapping.solving.law_fit import fit_law, fit_strata
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 from privpipe.sanitizers.mapping.stratified_mapping import StratifiedMapping
 
@@ -113,7 +113,12 @@ def fit_privacy_mapping(
     say_incomplete(counts.n_left_out, counts.n_records + counts.n_left_out, "private")
     law = assurance.CountedLaw(np.empty((0, 0)), private, fitted, fresh, shards.schema)
     timed = law, np.inf if options.max_seconds is None else options.max_seconds
-    found, short = (fit_law if options.by is None else fit_strata)(timed, options, price)
+    found: SparseMapping | StratifiedMapping
+    if options.by is None:
+        found, short = fit_law(timed, options, price)
+    else:
+        strata, short = fit_strata(timed, options, price)
+        found = StratifiedMapping(*strata)
     if short:
         text = " ".join(words for _, words in short.values())
         warnings.warn(text, PrivacyWarning, stacklevel=3)
@@ -181,15 +186,3 @@ def check_programme(options: PrivacyMappingOptions, confidential: Any = ()) -> N
     if named:
         problem = f"information_budgets does not go with {named}."
         raise OptionError(problem, remedy="Take one of them out.", code="budgets-alone")
-
-
-METHOD = Method(
-    options=PrivacyMappingOptions,
-    fit=fit_privacy_mapping,
-    source="Salamatian et al., SPPM, Algorithms 1 and 2; certified search",
-    maps=(SparseMapping, StratifiedMapping),
-    check=check_mapping,
-    promise="mutual information under the law of the records, with confidence",
-    statistics=(ProfileCounts,),
-    forecast=forecast_profiles,
-)

@@ -12,14 +12,15 @@ from privpipe.capabilities import Preview
 from privpipe.numerics.mapping.problem.search_progress import Deadline
 from privpipe.protocols import IntArray, ShardSchema
 from privpipe.sanitizers.grounds import read_grounds, say_grounds
-from privpipe.sanitizers.mapping import assurance, profiles
-from privpipe.sanitizers.mapping.law_fit import expect_from, prepare_joint, solve_law
+from privpipe.sanitizers.mapping import profiles
 from privpipe.sanitizers.mapping.mapping_options import (
     PrivacyMappingOptions,
     check_independent,
     find_share,
 )
 from privpipe.sanitizers.mapping.profiles import ProfileCounts
+from privpipe.sanitizers.mapping.solving import assurance
+from privpipe.sanitizers.mapping.solving.law_fit import expect_from, prepare_joint, solve_law
 
 # Of the records to be released: with more the mapping was learned from others.
 _MANY_NEW = 0.05

@@ -13,9 +13,9 @@ import pytest
 from privpipe import PrivacyMappingOptions, Records, fit_privacy_mapping
 from privpipe.errors import PrivacyWarning
 from privpipe.numerics.mapping.problem.search_progress import Deadline
-from privpipe.sanitizers.mapping import law_fit, profiles
-from privpipe.sanitizers.mapping.assurance import CountedLaw
-from privpipe.sanitizers.mapping.solving import budgeted
+from privpipe.sanitizers.mapping import profiles
+from privpipe.sanitizers.mapping.solving import budgeted, law_fit
+from privpipe.sanitizers.mapping.solving.assurance import CountedLaw
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
 from tests.laws_of_records import make_grid
 from tests.numerics.mapping.test_time_limit import set_clock

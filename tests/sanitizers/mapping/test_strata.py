@@ -16,7 +16,8 @@ from privpipe.errors import GuaranteeError, InputError, OptionError, PrivacyWarn
 from privpipe.fitted_schema import UNKNOWN, NamedCodes
 from privpipe.numerics.random.streams import KeyedStream
 from privpipe.protocols import IntArray, Shard
-from privpipe.sanitizers.mapping.privacy_mapping import METHOD, check_mapping
+from privpipe.sanitizers.mapping import METHOD
+from privpipe.sanitizers.mapping.privacy_mapping import check_mapping
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 from privpipe.sanitizers.mapping.stratified_mapping import StratifiedMapping
 from privpipe.store.models import digest_map, open_model, write_model

@@ -10,9 +10,9 @@ import pytest
 from privpipe import fit_privacy_mapping
 from privpipe.errors import GuaranteeError, OptionError
 from privpipe.protocols import Shard
-from privpipe.sanitizers.mapping.privacy_mapping import METHOD
+from privpipe.sanitizers.mapping import METHOD
 from tests.laws_of_records import RecordLaw, make_laws
-from tests.sanitizers.mapping.test_assurance import options
+from tests.sanitizers.mapping.solving.test_assurance import options
 
 WANTED = 0.02
 

@@ -12,9 +12,9 @@ from privpipe import PrivacyMappingOptions, Records, fit_privacy_mapping, solve_
 from privpipe.errors import ConvergenceError, OptionError
 from privpipe.numerics.mapping.problem.programme import measure_information
 from privpipe.protocols import Column, ShardSchema
-from privpipe.sanitizers.mapping import assurance
-from privpipe.sanitizers.mapping.assurance import assure_mapping
 from privpipe.sanitizers.mapping.privacy_mapping import check_mapping
+from privpipe.sanitizers.mapping.solving import assurance
+from privpipe.sanitizers.mapping.solving.assurance import assure_mapping
 from privpipe.sanitizers.mapping.solving.budgeted import solve_budgeted_mapping
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 from tests.laws_of_records import make_grid

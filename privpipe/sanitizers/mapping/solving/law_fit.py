@@ -15,17 +15,17 @@ from privpipe.numerics.mapping.held_out_information import expect_held_out_bound
 from privpipe.numerics.mapping.problem.pair_pricing import PriceOracle
 from privpipe.numerics.mapping.problem.programme import measure_information
 from privpipe.numerics.mapping.problem.search_progress import Deadline
-from privpipe.protocols import FloatArray, IntArray
+from privpipe.protocols import FloatArray, Guarantee, IntArray
 from privpipe.sanitizers.grounds import say_grounds
-from privpipe.sanitizers.mapping import assurance, profiles
+from privpipe.sanitizers.mapping import profiles
 from privpipe.sanitizers.mapping.mapping_options import PrivacyMappingOptions
 from privpipe.sanitizers.mapping.profiles import ProfileCounts
+from privpipe.sanitizers.mapping.solving import assurance
 from privpipe.sanitizers.mapping.solving.budgeted import solve_budgeted_mapping
 from privpipe.sanitizers.mapping.solving.constrained import solve_constrained_mapping
 from privpipe.sanitizers.mapping.solving.released_symbols import charge_symbols
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping, find_nearest
-from privpipe.sanitizers.mapping.stratified_mapping import StratifiedMapping
 
 # Of one expected bound: what a promise takes, beside looking profiles up.
 _BOUNDS = 2.5
@@ -227,8 +227,8 @@ def _leave_promise(
 
 def fit_strata(
     timed: Timed, options: PrivacyMappingOptions, price: PriceOracle | None
-) -> tuple[StratifiedMapping, Shortcomings]:
-    """A mapping for each value of the last attribute, within the budget and with a promise."""
+) -> tuple[tuple[IntArray, tuple[SparseMapping, ...], Guarantee], Shortcomings]:
+    """Values of the last attribute, a mapping for each within the budget, and the promise."""
     law, deadline = timed[0], Deadline(timed[1])
     by, whole = law.schema.attributes[-1], law.fitted.merge(law.fresh)
     table, strata, _ = profiles.make_joint(whole.without(slice(-1)), law.private)
@@ -253,7 +253,7 @@ def fit_strata(
         bad = sorted(one[name] for one in short if name in one)
         how_many = say_grounds("of_strata", n=len(bad), k=len(strata), by=by.name)
         worst[name] = bad[-1][0], f"{bad[-1][1]} {how_many}"
-    return StratifiedMapping(strata[:, 0].copy(), maps, guarantee), worst
+    return (strata[:, 0].copy(), maps, guarantee), worst
 
 
 def fit_each(
