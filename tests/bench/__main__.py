@@ -1,7 +1,8 @@
 """``make bench``: every benchmark of this folder, as ratios measured in one run.
 
 Each module ``bench_*`` has ``run(small) -> rows``; a row is (name, value, unit, reference,
-reference value, ratio). The table is printed and stored as JSON beside the load it ran under.
+reference value, ratio). Rows are printed as they come, and as a table that is stored as JSON
+beside the load it ran under.
 ``python -m tests.bench [--small] [--seed N] [NAME ...]`` runs some of them; those that draw
 fresh data, splits and starts take the seed.
 """
@@ -36,7 +37,9 @@ def run_benchmarks(names: Iterable[str], *, small: bool, seed: int = 0) -> list[
     for name in names:
         module = importlib.import_module(f"tests.bench.bench_{name}")
         given = {"seed": seed} if "seed" in inspect.signature(module.run).parameters else {}
-        rows += [(name, *row) for row in module.run(small, **given)]
+        for row in module.run(small, **given):
+            rows.append((name, *row))
+            print(*rows[-1], sep="\t", flush=True)  # whoever is interrupted has these
     return rows
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 import warnings
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -158,43 +159,42 @@ def compare_streaming(seed: int, n: int) -> list[Row]:
     ]
 
 
-def measure_paper_data(folder: str, seed: int, n_draws: int) -> list[Row]:
+def measure_paper_data(folder: str, seed: int, n_draws: int) -> Iterator[Row]:
     """Phi on faces, what several records of one person reveal, certificates, and peers."""
     trial, _ = read_genki_trial(folder)
     target, private = (labels[0].astype(float) for labels in (trial.target, trial.private))
     fitted = fit_minimax_filter(Records(trial.features[0], desired=target, confidential=private))
     phi, rounds = float(fitted.history[-1, 1]), fitted.history[-1, -3]
-    draws = range(n_draws * seed, n_draws * (seed + 1))
-    groups = [row for draw in draws for row in judge_groups(folder, draw)]
-    means: list[Row] = []
+    yield ("Phi on faces, ten iterations", phi, "nats", "bar", 0.453, phi / 0.453)
+    yield ("rounds on faces", rounds, "rounds", "the paper's", 29, rounds / 29)
+    groups: list[Row] = []
+    for draw in range(n_draws * seed, n_draws * (seed + 1)):
+        found = judge_groups(folder, draw)
+        groups += found
+        yield from found
     for what in ("target", "together_10", "together_all"):
         of = [
             row for row in groups if row[0].startswith("kernel and group") and f": {what}" in row[0]
         ]
         mean = float(np.mean([row[1] for row in of]))
         bar = of[0][4]
-        means.append((f"kernel and group: mean {what}", mean, "accuracy", "bar", bar, mean / bar))
-    return [
-        ("Phi on faces, ten iterations", phi, "nats", "bar", 0.453, phi / 0.453),
-        ("rounds on faces", rounds, "rounds", "the paper's", 29, rounds / 29),
-        *groups,
-        *means,
-        *(row for name in ("genki", "har", "adult") for row in certify_set(name, seed, 30)),
-        *bench_peers.run(small=False, seed=seed),
-    ]
+        yield (f"kernel and group: mean {what}", mean, "accuracy", "bar", bar, mean / bar)
+    for name in ("genki", "har", "adult"):
+        yield from certify_set(name, seed, 30)
+    yield from bench_peers.run(small=False, seed=seed)
 
 
-def run(small: bool, seed: int = 0) -> list[Row]:
+def run(small: bool, seed: int = 0) -> Iterator[Row]:
     """All comparisons as rows of `make bench`."""
     folder = os.environ.get("PRIVPIPE_PAPER_DATA")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return [
-            *count_lost(seed, 8 if small else 500),
-            *compare_starts(seed, 2 if small else 60, 3 if small else 20),
-            *compare_shardings(seed, 6 if small else 20),
-            *compare_streaming(seed, 2_000 if small else 200_000),
-            *certify_dead(seed),
-            *([] if small else compare_workers(160_000, 128)),
-            *(measure_paper_data(folder, seed, 5) if folder and not small else []),
-        ]
+        yield from count_lost(seed, 8 if small else 500)
+        yield from compare_starts(seed, 2 if small else 60, 3 if small else 20)
+        yield from compare_shardings(seed, 6 if small else 20)
+        yield from compare_streaming(seed, 2_000 if small else 200_000)
+        yield from certify_dead(seed)
+        if not small:
+            yield from compare_workers(160_000, 128)
+        if folder and not small:
+            yield from measure_paper_data(folder, seed, 5)

@@ -261,15 +261,17 @@ def draw(planes: dict[str, dict[str, tuple[bool, FloatArray]]], path: Path) -> N
         figure.savefig(path, dpi=80)
 
 
-def run(small: bool, seed: int = 0) -> list[Row]:
+def run(small: bool, seed: int = 0) -> Iterator[Row]:
     """All data sets that are there, as rows of `make bench`."""
     there = SETS if os.environ.get("PRIVPIPE_PAPER_DATA") and not small else SETS[:1]
     seeds, most = (range(seed, seed + 1), 300) if small else (range(3 * seed, 3 * seed + 3), MOST)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        planes = {name: measure_plane(name, seeds, most) for name in there}
+    planes: dict[str, dict[str, tuple[bool, FloatArray]]] = {}
+    for name in there:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            planes[name] = measure_plane(name, seeds, most)
+        yield from compare(name, planes[name])
     if not small:
         path = Path("bench-results") / "peers.png"
         path.parent.mkdir(exist_ok=True)
         draw(planes, path)
-    return [row for name, plane in planes.items() for row in compare(name, plane)]
