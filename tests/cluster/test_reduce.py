@@ -270,3 +270,18 @@ def test_spread__of_many_records_engages_all_workers(
     _, apart, rounds = _count_tasks(client, open_collection(url, **roles))
     assert apart == 9
     assert rounds > 5
+
+
+def test_solve_apart__answers_in_the_order_of_the_problems(client: Client) -> None:
+    for executor in (Executor(), DaskExecutor(client, "00000043")):
+        assert executor.solve_apart(pow, range(9), shared=(2,)) == [
+            1,
+            2,
+            4,
+            8,
+            16,
+            32,
+            64,
+            128,
+            256,
+        ]

@@ -116,7 +116,7 @@ class ShardedCollection:
     ) -> list[Any]:
         """``solve(self, problem)`` of each, in order, to the same bits.
 
-        Each is a task, which asks its rounds of itself, where each thread of the smallest worker
+        Each is a task, which answers its own rounds, where each thread of the smallest worker
         has room for all records. Of few problems and many records rounds engage more threads.
         """
         memory, plan = self.executor.measure(), self.collection.plan

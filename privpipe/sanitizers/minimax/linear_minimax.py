@@ -92,7 +92,7 @@ class MinimaxOptions(adversary_rounds.FilterTraining):
 
 
 Lead = tuple[FloatArray, MinimaxOptions, Sequence[planning.Task], dict[str, Any]]
-"""Where a descent starts, by which options, against whom, and what else it is told."""
+"""Where a descent starts, by which options, against whom, and with which more."""
 
 
 @keep_names
