@@ -172,7 +172,7 @@ def measure_paper_data(folder: str, seed: int, n_draws: int) -> Iterator[Row]:
         found = judge_groups(folder, draw)
         groups += found
         yield from found
-    for what in ("target", "together_10", "together_all"):
+    for what in ("target", "together_10", "together_40"):
         of = [
             row for row in groups if row[0].startswith("kernel and group") and f": {what}" in row[0]
         ]

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import sqlite3
 import sys
+from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from privpipe.cluster.executors.executor import Executor
@@ -84,6 +86,30 @@ def copy_database(path: Path, copy: Path) -> None:
     """What is stored in a database that may be in use."""
     with closing(sqlite3.connect(path)) as made, closing(sqlite3.connect(copy)) as new:
         made.backup(new)
+
+
+def pick_workers(family: Iterable[psutil.Process]) -> list[psutil.Process]:
+    """Dask's workers among the processes below a command: spawned, or forked by a fork server."""
+
+    def says(process: psutil.Process | None, word: str) -> bool:
+        try:
+            return process is not None and word in " ".join(process.cmdline())
+        except psutil.Error:
+            return False
+
+    return [
+        one
+        for one in family
+        if says(one, "spawn_main")
+        or (says(one, "forkserver import main") and says(_parent(one), "forkserver import main"))
+    ]
+
+
+def _parent(process: psutil.Process) -> psutil.Process | None:
+    try:
+        return process.parent()
+    except psutil.Error:
+        return None
 
 
 def write_source(path: Path) -> None:

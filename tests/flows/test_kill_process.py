@@ -20,7 +20,15 @@ from privpipe.pipeline.runs.resume import begin_or_resume
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.store.access.workspace import hold_workspace, workspace_url
-from tests.flows.digits_runs import QUICK, RUN, assert_same, make_options, own_prefect, write_config
+from tests.flows.digits_runs import (
+    QUICK,
+    RUN,
+    assert_same,
+    make_options,
+    own_prefect,
+    pick_workers,
+    write_config,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -67,6 +75,7 @@ class Flow:
             str(folder / "prefect"), None if prefect_url else database, prefect_url
         )
         self.family: list[psutil.Process] = []
+        self.workers: list[psutil.Process] = []
 
     def stop_when(self, reached: Callable[[Path], bool]) -> subprocess.Popen[bytes]:
         """Start it and hold it (SIGSTOP) as soon as its workspace has reached a point."""
@@ -80,6 +89,7 @@ class Flow:
             time.sleep(0.002)
         process.send_signal(signal.SIGSTOP)
         self.family = psutil.Process(process.pid).children(recursive=True)
+        self.workers = pick_workers(self.family)
         return process
 
     def finish(self) -> str:
@@ -97,17 +107,6 @@ class Flow:
 
     def run_id(self) -> str:
         return str(json.loads((self.work / "state.json").read_text())["run_id"])
-
-    def workers(self) -> list[psutil.Process]:
-        """Processes of Dask among the children; Prefect's server is one of its own."""
-
-        def is_worker(process: psutil.Process) -> bool:
-            try:
-                return "spawn_main" in " ".join(process.cmdline())
-            except psutil.Error:
-                return False
-
-        return [process for process in self.family if is_worker(process)]
 
     def end(self) -> None:
         """Remove what a killed flow left, such as Prefect's server."""
@@ -156,7 +155,8 @@ def test_run__killed_busy_refused_and_resumed_and_killed_in_the_audit(
     with pytest.raises(OptionError, match="another configuration"):
         begin_or_resume(check_stage(_other(source, tmp_path)))
     run_id = flow.run_id()
-    _, alive = psutil.wait_procs(flow.workers(), timeout=30)
+    assert len(flow.workers) == 2
+    _, alive = psutil.wait_procs(flow.workers, timeout=30)
     assert not alive  # no worker outlives its flow
     servers = [process for process in flow.family if _is_server(process)]
     assert servers

@@ -23,7 +23,6 @@ from privpipe.sanitizers.arrays import ChangedShards
 from privpipe.store.arrays.blocks import reading_once
 from privpipe.store.collections.collection import Collection
 
-
 LITTLE = 4 << 20
 """Bytes of records of which a round takes no longer than its messages."""
 

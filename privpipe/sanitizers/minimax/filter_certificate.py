@@ -28,8 +28,8 @@ CHANCE = 0.01
 """Of a target that is lost: its dependence is no greater than this often by chance."""
 DRAWS = 6
 """Of landmarks; certificates are means, and so hardly depend on the seed."""
-PER_LANDMARK = 40
-"""Records of a landmark, at least: more landmarks fit noise, and limits rise."""
+PER_LANDMARK, LLOYD_STEPS = 40, 3
+"""Records of a landmark, at least: more landmarks fit noise, and limits rise. Steps of k-means."""
 TIMES = (1, 2, 4)
 """So many times as many span more functions: taken while they surely show more than fewer seem."""
 
@@ -196,7 +196,7 @@ def _place_landmarks(
     if not outputs.n_directions or not np.isfinite(outputs.turn).all() or outputs.is_constant:
         raise _dead("its outputs are constant")
     landmarks: FloatArray = rng.standard_normal((n_landmarks, outputs.n_directions))
-    for _ in range(adversary_rounds.LLOYD_STEPS):
+    for _ in range(LLOYD_STEPS):
         (landmarks,) = rounds.move_landmarks(np.empty(0), outputs, [landmarks])
     return NystroemFeatures(outputs, landmarks)
 

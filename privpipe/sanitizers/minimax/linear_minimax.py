@@ -64,8 +64,8 @@ class MinimaxOptions(adversary_rounds.FilterTraining):
     iterations, six at most, are from the targets' own filter, from ends with a larger ridge, from
     closed forms, and from random filters. Of 1,000 records or more each of these leaves out a
     fifth. The one whose Phi is least on all, those that it left out included, resumes with all, for
-    the iterations that are left; the lower end counts. On a cluster each descent of a round is a
-    task, where workers have room for all records, with the same bits. Default: six for at most 50,000 numbers
+    the iterations that are left; the lower end counts. On a cluster these descents are tasks, where
+    workers have room for all records, with the same bits. Default: six for at most 50,000 numbers
     against logistic adversaries, unless start or an earlier filter is given; one otherwise."""
 
     @property

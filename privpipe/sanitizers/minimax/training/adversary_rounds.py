@@ -152,8 +152,8 @@ def name_adversaries(
 
 FEWEST = 5
 """Records of a landmark, at least: with fewer it stays where it was drawn."""
-LLOYD_STEPS = 3
-"""Steps of k-means for each draw of landmarks."""
+LLOYD_STEPS = 2
+"""Steps of k-means for each draw of landmarks, each a round; with more filters are no better."""
 # With one draw a filter hides from these landmarks alone; each draw takes four to ten rounds, so
 # not every iteration.
 RESAMPLE_EVERY = 5
