@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.csv as pc
 
 from privpipe.errors import InputError, SourceError
-from privpipe.store.sources.reading.files import DAMAGED
+from privpipe.store.sources.reading.files import DAMAGED, Batches
 from privpipe.store.sources.reading.roles import MOST_COLUMNS, too_wide
 
 BUFFER_BYTES = 2**20
@@ -157,7 +157,7 @@ class DelimitedText:
 
     def read(
         self, names: Sequence[str], types: Mapping[str, Any], *, skip: int | None = None
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Batches:
         """Read some columns in batches of one block.
 
         Parameters
