@@ -67,11 +67,10 @@ def solve_coupled_choice(
     there the far and the near choices are mixed to spend it exactly.
     """
     low, far = 0.0, _cheapest(pairs, cost, 0.0)
-    if pairs.distances[far] @ mass <= budget:
-        return _mixed(pairs, cost, mass, 0.0, far, far, 0.0)
+    middle, spends_all = 0.0, pairs.distances[far] @ mass > budget
     # At an infinite multiplier every column stays at distance 0, and nothing is spent.
     high, near = np.inf, _cheapest(pairs, np.where(pairs.distances > 0, np.inf, cost), 0.0)
-    while True:
+    while spends_all:
         # The lines of the two choices cross at the next multiplier to look at.
         gain = float((cost[near] - cost[far]) @ mass)
         middle = gain / float((pairs.distances[far] - pairs.distances[near]) @ mass)
@@ -90,7 +89,12 @@ def solve_coupled_choice(
         else:
             high, near = middle, choice
     d_far, d_near = pairs.distances[far] @ mass, pairs.distances[near] @ mass
-    return _mixed(pairs, cost, mass, middle, far, near, float((d_far - budget) / (d_far - d_near)))
+    share = float((d_far - budget) / (d_far - d_near)) if spends_all else 0.0
+    weights = np.zeros(len(pairs))
+    weights[far] += (1 - share) * mass
+    weights[near] += share * mass
+    levels = np.minimum.reduceat(cost + middle * pairs.distances, pairs.pointers[:-1])
+    return LinearSolution(weights, middle, levels)
 
 
 def _cheapest(pairs: Pairs, cost: FloatArray, multiplier: float) -> IntArray:
@@ -98,22 +102,6 @@ def _cheapest(pairs: Pairs, cost: FloatArray, multiplier: float) -> IntArray:
     total = cost + multiplier * pairs.distances
     # Of equals the nearest: the far choice of the next bracket must spend less.
     return np.asarray(np.lexsort((pairs.distances, total, pairs.columns))[pairs.pointers[:-1]])
-
-
-def _mixed(
-    pairs: Pairs,
-    cost: FloatArray,
-    mass: FloatArray,
-    multiplier: float,
-    far: IntArray,
-    near: IntArray,
-    share: float,
-) -> LinearSolution:
-    weights = np.zeros(len(pairs))
-    weights[far] += (1 - share) * mass
-    weights[near] += share * mass
-    levels = np.minimum.reduceat(cost + multiplier * pairs.distances, pairs.pointers[:-1])
-    return LinearSolution(weights, multiplier, levels)
 
 
 def search_frank_wolfe(

@@ -24,6 +24,7 @@ from privpipe.numerics.mapping.worst_case import bound_worst_cases, measure_wors
 from privpipe.protocols import Column, FloatArray, Guarantee, IntArray, ShardSchema
 from privpipe.sanitizers.grounds import say_grounds, say_promise
 from privpipe.sanitizers.mapping import profiles
+from privpipe.sanitizers.mapping.profiles import ProfileCounts
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 
 # Per private value (Krichevsky and Trofimov): no prior of 0, and 1 / prior stays small.
@@ -54,8 +55,8 @@ class CountedLaw:
 
     joint: FloatArray
     private: IntArray
-    fitted: profiles.ProfileCounts
-    fresh: profiles.ProfileCounts
+    fitted: ProfileCounts
+    fresh: ProfileCounts
     schema: ShardSchema
 
     @property
@@ -91,7 +92,7 @@ class CountedLaw:
         schema = replace(self.schema, attributes=self.schema.attributes[:-1])
         return CountedLaw(self.joint, self.private, fitted, fresh, schema)
 
-    def table(self, mapping: SparseMapping, counts: profiles.ProfileCounts) -> FloatArray:
+    def table(self, mapping: SparseMapping, counts: ProfileCounts) -> FloatArray:
         """Records of each private value and symbol; profiles are those of the alphabet."""
         table = np.zeros((len(self.prior), mapping.n_symbols))
         if counts.n_records:
@@ -349,7 +350,7 @@ def find_prior(counts: FloatArray, n_private: int) -> FloatArray:
     return np.asarray((given + _PRIOR_RECORDS) / total)
 
 
-def _select_known(mapping: SparseMapping, fresh: profiles.ProfileCounts) -> profiles.ProfileCounts:
+def _select_known(mapping: SparseMapping, fresh: ProfileCounts) -> ProfileCounts:
     """Records that the mapping would release; those it refuses end a run."""
     if mapping.unseen == "nearest" or not fresh.n_records:
         return fresh
@@ -374,11 +375,7 @@ def _bound_held_out(mapping: SparseMapping, law: CountedLaw, miss: float) -> flo
 
 
 def _bound_distortion(
-    mapping: SparseMapping,
-    law: CountedLaw,
-    fresh: profiles.ProfileCounts,
-    symbols: IntArray,
-    miss: float,
+    mapping: SparseMapping, law: CountedLaw, fresh: ProfileCounts, symbols: IntArray, miss: float
 ) -> float:
     """Upper bound on the mean distortion of records as they are, unseen profiles included."""
     most = law.largest_distance(mapping)
@@ -390,9 +387,7 @@ def _bound_distortion(
     return law_bounds.bound_mean(spent, fresh.counts.astype(np.float64), most, guess, miss)
 
 
-def _measure_distortion(
-    mapping: SparseMapping, fitted: profiles.ProfileCounts, symbols: IntArray
-) -> float:
+def _measure_distortion(mapping: SparseMapping, fitted: ProfileCounts, symbols: IntArray) -> float:
     """Mean distortion of the fitted records as they are, joined profiles included."""
     if np.array_equal(mapping.codes[symbols], fitted.keys[:, : fitted.n_attributes]):
         return mapping.distortion
@@ -400,7 +395,7 @@ def _measure_distortion(
 
 
 def _measure_distances(
-    mapping: SparseMapping, counts: profiles.ProfileCounts, symbols: IntArray
+    mapping: SparseMapping, counts: ProfileCounts, symbols: IntArray
 ) -> FloatArray:
     """Mean distortion of each cell's records, unseen profiles released as their nearest."""
     original = counts.keys[:, : counts.n_attributes]
