@@ -20,7 +20,7 @@ from privpipe.fitted_names import keep_names
 from privpipe.numerics import moments, rounding
 from privpipe.numerics.null_space.prediction_grid import predict_on_grid
 from privpipe.numerics.null_space.rounding_margin import plan_grid
-from privpipe.protocols import ArrayLike, FloatArray, Guarantee, Method, Role
+from privpipe.protocols import ArrayLike, FloatArray, Guarantee, Method, Role, Shards
 from privpipe.sanitizers import arrays, feature_map
 from privpipe.sanitizers.grounds import say_promise
 from privpipe.sanitizers.null_space import predictors
@@ -142,9 +142,7 @@ class TargetOnly(feature_map.FeatureMap):
 
 
 @keep_names
-def fit_target_only(
-    shards: protocols.Shards, options: TargetOnlyOptions | None = None
-) -> TargetOnly:
+def fit_target_only(shards: Shards, options: TargetOnlyOptions | None = None) -> TargetOnly:
     """Fit the predictor of the targets by least squares, from one pass of co-moments.
 
     Parameters

@@ -21,6 +21,7 @@ from privpipe.sanitizers.mapping import profiles
 from privpipe.sanitizers.mapping.mapping_options import PrivacyMappingOptions
 from privpipe.sanitizers.mapping.profiles import ProfileCounts
 from privpipe.sanitizers.mapping.solving import assurance
+from privpipe.sanitizers.mapping.solving.assurance import CountedLaw
 from privpipe.sanitizers.mapping.solving.budgeted import solve_budgeted_mapping
 from privpipe.sanitizers.mapping.solving.constrained import solve_constrained_mapping
 from privpipe.sanitizers.mapping.solving.released_symbols import charge_symbols
@@ -75,7 +76,7 @@ def _keep_frequent(
 
 
 def assure_each_variable(
-    mapping: SparseMapping, law: assurance.CountedLaw, *, confidence: float, held_out: float = 0.5
+    mapping: SparseMapping, law: CountedLaw, *, confidence: float, held_out: float = 0.5
 ) -> SparseMapping:
     """The mapping with a promise about each private variable.
 
@@ -116,7 +117,7 @@ def assure_each_variable(
 
 
 def solve_law(
-    law: assurance.CountedLaw,
+    law: CountedLaw,
     codes: IntArray,
     options: PrivacyMappingOptions,
     price: PriceOracle | None,
@@ -176,7 +177,7 @@ def expect_from(
 Shortcomings = dict[str, tuple[float, str]]
 """What is to be warned of, by the name of its sentence: how bad it is, and in words."""
 
-Timed = tuple[assurance.CountedLaw, float]
+Timed = tuple[CountedLaw, float]
 """A law, and the seconds that its fit may take."""
 
 
@@ -211,7 +212,7 @@ def fit_law(
 
 
 def _leave_promise(
-    law: assurance.CountedLaw, n_symbols: int, options: PrivacyMappingOptions, deadline: Deadline
+    law: CountedLaw, n_symbols: int, options: PrivacyMappingOptions, deadline: Deadline
 ) -> Deadline:
     """The deadline of the search, before that by what the promise will take.
 
@@ -257,10 +258,7 @@ def fit_strata(
 
 
 def fit_each(
-    fit: Callable[[Timed], Any],
-    laws: Sequence[assurance.CountedLaw],
-    price: Any,
-    deadline: Deadline,
+    fit: Callable[[Timed], Any], laws: Sequence[CountedLaw], price: Any, deadline: Deadline
 ) -> list[tuple[SparseMapping, Shortcomings]]:
     """Fit all within one deadline: each has its part by its profiles, and what others left."""
     sizes = np.array([len(one.fitted.keys) for one in laws], float)
