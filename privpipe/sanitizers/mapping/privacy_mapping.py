@@ -23,8 +23,7 @@ from privpipe.sanitizers.mapping.profiles import ProfileCounts
 from privpipe.sanitizers.mapping.solving import assurance
 from privpipe.sanitizers.mapping.solving.budgeted import check_budgets
 from privpipe.sanitizers.mapping.solving.law_fit import fit_law, fit_strata
-from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
-from privpipe.sanitizers.mapping.stratified_mapping import StratifiedMapping
+from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping, StratifiedMapping
 
 
 @keep_names
