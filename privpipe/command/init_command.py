@@ -23,8 +23,7 @@ from privpipe.records.schema import CollectionSchema, suggest
 from privpipe.report.audit_text import ABOUT
 from privpipe.report.audit_text import say as say_sentence
 from privpipe.report.console import say, say_raw
-from privpipe.sanitizers import METHODS
-from privpipe.sanitizers.ladder import LAST
+from privpipe.sanitizers import METHODS, ladder
 from privpipe.store.arrays.layout import companion_url
 from privpipe.store.collections import growing_collection as growing
 from privpipe.store.collections.collection import Collection
@@ -257,7 +256,7 @@ def _try_methods(
     audited = {key: value for (section, key), value in gate.items() if section == "audit"}
     try:
         place = {"path": release}
-        options = RunOptions(collection=records, method=LAST, release=place, audit=audited)
+        options = RunOptions(collection=records, method=ladder.LAST, release=place, audit=audited)
         training = _open_labelled(records)
         trial = draw_trial(options, training)
         # A limit that not even noise meets says nothing of a release.
@@ -288,7 +287,7 @@ def _try_methods(
     if keys:
         said += f"To show that, {write_keys(keys)} is written. "
     said += found.text
-    if found.following is not None and found.following.method.name == LAST["name"]:
+    if found.following is not None and found.following.method.name == ladder.LAST["name"]:
         said += " It releases the predicted target and nothing else: --method writes another."
     return found.following, said, keys | list_weaker(final)
 

@@ -17,8 +17,7 @@ from functools import partial
 
 import numpy as np
 
-from privpipe.attacks.statistics import intervals, roc
-from privpipe.attacks.statistics.exposure import measure_exposures
+from privpipe.attacks.statistics import exposure, intervals, roc
 from privpipe.protocols import BoolArray, FloatArray, IntArray
 
 EXPOSURES = {"tpr_at_0.001": 0.001, "tpr_at_0.01": 0.01}
@@ -315,7 +314,7 @@ def _measure_exposures(
 ) -> list[Score]:
     """True-positive rates, with their gains where cells of equal target are known."""
     rates = list(EXPOSURES.values())
-    measure = partial(measure_exposures, truth, ranking, rates, confidence)
+    measure = partial(exposure.measure_exposures, truth, ranking, rates, confidence)
     measured = zip(EXPOSURES.items(), measure(cells=reference.folds), strict=True)
     scores = [Score(name, found, rate) for (name, rate), found in measured]
     if (cells := reference.cells) is None:

@@ -10,8 +10,7 @@ from privpipe.numerics.mapping.problem.ordered_pricing import bin_posteriors, is
 from privpipe.numerics.mapping.problem.pair_pricing import PriceOracle, PricingQuestion
 from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, thin_plan
 from privpipe.numerics.mapping.problem.search_progress import OutOfTime, SearchProgress
-from privpipe.numerics.mapping.search import column_generation
-from privpipe.numerics.mapping.search.coarse_to_fine_search import search_ordered
+from privpipe.numerics.mapping.search import coarse_to_fine_search, column_generation
 from privpipe.numerics.mapping.search.column_generation import TimedPricing
 from privpipe.numerics.mapping.search.interior_point import polish
 from privpipe.numerics.mapping.search.smoothed_dual_search import anneal, start_state
@@ -94,7 +93,7 @@ def _take_route(
     # What a route found before its arithmetic broke down is certified as anything else is.
     with suppress(*_BREAKDOWNS):
         if is_ordered(problem) and bin_posteriors(problem.posterior, 2) is not None:
-            search_ordered(progress, start)
+            coarse_to_fine_search.search_ordered(progress, start)
             if price is not None:
                 _offer_bound(progress, progress.duals, timed, "oracle")
     if not progress.stop:

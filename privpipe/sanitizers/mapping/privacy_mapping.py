@@ -20,9 +20,7 @@ from privpipe.sanitizers.mapping.mapping_options import (
     find_share,
 )
 from privpipe.sanitizers.mapping.profiles import ProfileCounts
-from privpipe.sanitizers.mapping.solving import assurance
-from privpipe.sanitizers.mapping.solving.budgeted import check_budgets
-from privpipe.sanitizers.mapping.solving.law_fit import fit_law, fit_strata
+from privpipe.sanitizers.mapping.solving import assurance, budgeted, law_fit
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping, StratifiedMapping
 
 
@@ -114,9 +112,9 @@ def fit_privacy_mapping(
     timed = law, np.inf if options.max_seconds is None else options.max_seconds
     found: SparseMapping | StratifiedMapping
     if options.by is None:
-        found, short = fit_law(timed, options, price)
+        found, short = law_fit.fit_law(timed, options, price)
     else:
-        strata, short = fit_strata(timed, options, price)
+        strata, short = law_fit.fit_strata(timed, options, price)
         found = StratifiedMapping(*strata)
     if short:
         text = " ".join(words for _, words in short.values())
@@ -175,7 +173,7 @@ def check_programme(options: PrivacyMappingOptions, confidential: Any = ()) -> N
         raise OptionError(problem, remedy=remedy, code="nothing-judges")
     if options.information_budgets is None:
         return
-    check_budgets(options.information_budgets, len(options.private))
+    budgeted.check_budgets(options.information_budgets, len(options.private))
     others = {
         "max_posterior_odds": options.max_posterior_odds is not None,
         "max_leakage": options.max_leakage is not None,

@@ -24,10 +24,8 @@ from privpipe.errors import IncompleteReleaseError
 from privpipe.records.schema import ChunkPlan
 from privpipe.store.access import location, objects, workspace
 from privpipe.store.access.location import join, local_path, measure_objects, shown
-from privpipe.store.arrays import layout
+from privpipe.store.arrays import destination, layout
 from privpipe.store.arrays.blocks import Basis, Receipt, digest_receipts, measure_object
-from privpipe.store.arrays.destination import show_made
-from privpipe.store.arrays.layout import root_document
 
 _RECEIPTS = TypeAdapter(list[Receipt])
 _TABLES = {"rows": np.int64, "length": np.int64, "crc32c": np.uint32}
@@ -239,7 +237,7 @@ def publish_release(
     objects.write_all(objects.open_store(plan.data_url), written)
     documents = plan.documents | written
     cut = {name: getattr(plan.chunks, name) for name in ("n_records", "n_chunks", "chunk_rows")}
-    document = root_document(
+    document = layout.root_document(
         {
             "format": "release",
             "format_version": layout.FORMAT_VERSIONS["release"][-1],
@@ -259,7 +257,7 @@ def publish_release(
     if local_path(plan.url) is None:
         _copy_made(plan, progress)
     # The root last, and only if none is there: of two runs one publishes.
-    show_made(plan.url, plan.data_url, document, progress=progress)
+    destination.show_made(plan.url, plan.data_url, document, progress=progress)
 
 
 def _copy_made(plan: ReleasePlan, progress: objects.Progress) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from privpipe.numerics.mapping.problem.programme import MappingProblem
 from privpipe.numerics.mapping.problem.search_progress import SearchProgress
-from privpipe.numerics.mapping.search import coarse_to_fine_search
+from privpipe.numerics.mapping.search import coarse_to_fine_search, full_alphabet_search
 from privpipe.numerics.mapping.search.mass_exchange import measure_noise
 from privpipe.sanitizers.mapping.alphabet import prepare_alphabet
 from tests.bench.bench_mapping_scale import noisy_line, smooth_line
@@ -27,7 +27,7 @@ def test_exchange_masses__wins_back_what_cells_lose(
     monkeypatch.setattr(coarse_to_fine_search, "_MANY_SYMBOLS", 1)
     monkeypatch.setattr(coarse_to_fine_search, "_NOISY", (32, 24))
     monkeypatch.setattr(coarse_to_fine_search, "_NOISY_THICK", (32, 24))
-    monkeypatch.setattr(coarse_to_fine_search, "is_thin", lambda _: False)
+    monkeypatch.setattr(full_alphabet_search, "is_thin", lambda _: False)
     joint, codes, _, budget, *_ = noisy_line(2_000, 1e-3, 1.0)
     spend = budget if kind == "absolute" else budget**2
     problem = prepare_alphabet(joint, codes, kind, spend).problem

@@ -17,11 +17,9 @@ from privpipe.numerics.mapping.problem.ordered_pricing import bin_posteriors, is
 from privpipe.numerics.mapping.problem.programme import Duals, Pairs, Plan, dot, make_feasible
 from privpipe.numerics.mapping.problem.search_progress import Explorer, SearchProgress
 from privpipe.numerics.mapping.problem.smoothed_dual import DualPoint, Late
+from privpipe.numerics.mapping.search import full_alphabet_search, interior_point, mass_exchange
 from privpipe.numerics.mapping.search.coarsening import CoarseAlphabet, coarsen_alphabet
 from privpipe.numerics.mapping.search.column_generation import OrderedExplorer
-from privpipe.numerics.mapping.search.full_alphabet_search import is_thin, search_full
-from privpipe.numerics.mapping.search.interior_point import polish
-from privpipe.numerics.mapping.search.mass_exchange import exchange_masses, measure_noise
 from privpipe.numerics.mapping.search.smoothed_dual_search import anneal, start_logits
 
 _COARSEST = 256
@@ -57,7 +55,7 @@ def search_ordered(progress: SearchProgress, start: Duals | None = None) -> None
     """
     problem = progress.problem
     n_cells, coarser = min(_COARSEST, problem.n_symbols), start
-    if problem.n_symbols >= _MANY_SYMBOLS and measure_noise(problem) > progress.gap:
+    if problem.n_symbols >= _MANY_SYMBOLS and mass_exchange.measure_noise(problem) > progress.gap:
         coarser = _search_noisy(progress, start)
     while not progress.stop:
         if n_cells >= problem.n_symbols:
@@ -75,7 +73,7 @@ def _search_noisy(progress: SearchProgress, duals: Duals | None) -> Duals | None
     *_, duals = _search_cells(progress, *_NOISY, duals)
     most = _NEARLY * progress.gap
     # Nearer than that neighbours are faster.
-    thin = progress.reached > most and is_thin(progress)
+    thin = progress.reached > most and full_alphabet_search.is_thin(progress)
     if not progress.stop:
         shape = _NOISY_THIN if thin and not is_squared(progress.problem) else _NOISY_THICK
         level, plan, duals = _search_cells(progress, *shape, duals)
@@ -83,9 +81,9 @@ def _search_noisy(progress: SearchProgress, duals: Duals | None) -> Duals | None
         return duals
     # By squared distance neighbours alone are often near enough, in a tenth of the time.
     if not (thin and progress.reached > most) or is_squared(progress.problem):
-        exchange_masses(progress, level, plan, duals)
+        mass_exchange.exchange_masses(progress, level, plan, duals)
     if thin and progress.reached > most and not progress.is_late():
-        search_full(progress)
+        full_alphabet_search.search_full(progress)
         return progress.duals
     return duals
 
@@ -126,14 +124,14 @@ def _search_level(progress: SearchProgress, start: Duals | None, explore: Explor
     """Solve one level; returns the number of pairs it ended with."""
     problem, gap = progress.problem, progress.gap
     if start is None:  # the coarsest level: its pairs are few
-        return len(polish(progress, explore, *_solve_all_pairs(progress)))
+        return len(interior_point.polish(progress, explore, *_solve_all_pairs(progress)))
     home = Pairs.of(problem, problem.stay, np.arange(problem.n_columns))
     found = explore(problem, start, None, 0.02)
     pairs = home.join(problem, found.symbols, found.columns)
     logits = smoothed_dual.logits_of(start.potentials, problem.prior)
     point = DualPoint(pairs, logits, start.multiplier, 0.0)
     if len(pairs) <= max(_MOST_FACTORED, _THICK_COLUMNS * problem.n_columns):
-        return len(polish(progress, explore, point, 1e-3))
+        return len(interior_point.polish(progress, explore, point, 1e-3))
     # Low temperatures from a good start, on the pairs that carry mass there.
     cost, level = smoothed_dual.column_minima(problem, pairs, point.duals(problem))
     tau = 4 * gap

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from privpipe.numerics.compiler import njit
-from privpipe.numerics.mapping.problem import programme
-from privpipe.numerics.mapping.problem.ordered_pricing import bin_posteriors, price_ordered
+from privpipe.numerics.mapping.problem import ordered_pricing, programme
 from privpipe.numerics.mapping.problem.pair_pricing import PricingQuestion, measure_bound
 from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Pairs, Plan
 from privpipe.numerics.mapping.problem.search_progress import SearchProgress
@@ -223,9 +222,9 @@ def exchange_masses(
         Of the coarse problem, on the full alphabet.
     """
     problem = progress.problem
-    bins = bin_posteriors(problem.posterior, _PRICING_BINS)
+    bins = ordered_pricing.bin_posteriors(problem.posterior, _PRICING_BINS)
     assert bins is not None, "ordered solves are only planned where the posteriors have bins"
-    prices = price_ordered(problem, PricingQuestion(duals), bins)
+    prices = ordered_pricing.price_ordered(problem, PricingQuestion(duals), bins)
     bound = measure_bound(problem, prices, duals)
     first = _choose_spacing(problem, duals.multiplier)
     # The rule is a guess: half and double of it are tried where it stops short.

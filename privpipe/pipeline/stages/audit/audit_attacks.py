@@ -20,7 +20,6 @@ from privpipe.capabilities import FollowsTarget
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.pass_checkpoints import Checkpoints, recall
 from privpipe.cluster.passes import attack_tasks, loaded_map
-from privpipe.cluster.passes.attack_tasks import measure_retained_utility
 from privpipe.cluster.passes.evidence_sample import AuditSources, is_released, sample_evidence
 from privpipe.cluster.passes.sample_drawing import Drawing, Published, make_sample_key
 from privpipe.errors import PrivpipeError, StoreError
@@ -344,7 +343,7 @@ def _judge(data: AuditSources, of: str, group: str, code: int | None, given: Att
     try:
         evidence = sample_evidence(data, given, controls=group == OUTLIERS)
         if code is not None and judged.desired:
-            utility = measure_retained_utility(data, given)
+            utility = attack_tasks.measure_retained_utility(data, given)
     except PrivpipeError as error:
         return json.dumps({"unknown": [{"reason": error.code}]})
     rows, utility = measure_group(evidence, group, given), [u for u in utility if "score" in u]

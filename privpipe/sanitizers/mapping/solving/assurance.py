@@ -18,9 +18,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from privpipe.errors import GuaranteeError, InputError, printable
-from privpipe.numerics.mapping import held_out_information, law_bounds
+from privpipe.numerics.mapping import held_out_information, law_bounds, worst_case
 from privpipe.numerics.mapping.problem.programme import measure_information
-from privpipe.numerics.mapping.worst_case import bound_worst_cases, measure_worst_cases
 from privpipe.protocols import Column, FloatArray, Guarantee, IntArray, ShardSchema
 from privpipe.sanitizers.grounds import say_grounds, say_promise
 from privpipe.sanitizers.mapping import profiles
@@ -142,10 +141,10 @@ def assure_mapping(
     law = replace(law, fresh=replace(fresh, keys=nearest))
     by_others = _bound_held_out(mapping, law, miss["held_out"])
     spent = _bound_distortion(mapping, law, fresh, symbols[n:], miss["distortion"])
-    worst = measure_worst_cases(law.joint, mapping.mapping)
+    worst = worst_case.measure_worst_cases(law.joint, mapping.mapping)
     if law.fresh.n_records and miss["worst"]:
         table = law.table(mapping, law.fresh)
-        worst |= bound_worst_cases(law.padded, table, mapping.mapping, miss["worst"])
+        worst |= worst_case.bound_worst_cases(law.padded, table, mapping.mapping, miss["worst"])
     numbers = {
         "confidence": confidence,
         "plug_in": mapping.information,

@@ -20,11 +20,8 @@ from privpipe.sanitizers.grounds import say_grounds
 from privpipe.sanitizers.mapping import profiles
 from privpipe.sanitizers.mapping.mapping_options import PrivacyMappingOptions
 from privpipe.sanitizers.mapping.profiles import ProfileCounts
-from privpipe.sanitizers.mapping.solving import assurance
+from privpipe.sanitizers.mapping.solving import assurance, budgeted, constrained, released_symbols
 from privpipe.sanitizers.mapping.solving.assurance import CountedLaw
-from privpipe.sanitizers.mapping.solving.budgeted import solve_budgeted_mapping
-from privpipe.sanitizers.mapping.solving.constrained import solve_constrained_mapping
-from privpipe.sanitizers.mapping.solving.released_symbols import charge_symbols
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping, find_nearest
 
@@ -137,14 +134,14 @@ def solve_law(
     }
     args = (law.joint, codes, options.distortion)
     if (budgets := options.information_budgets) is not None:
-        found = solve_budgeted_mapping(
+        found = budgeted.solve_budgeted_mapping(
             *args, private=law.private, information_budgets=budgets, **more
         )
         return found, found
     limits = options.max_posterior_odds, options.max_leakage
     if limits != (None, None):
         more |= dict(zip(("max_posterior_odds", "max_leakage"), limits, strict=True))
-        found = solve_constrained_mapping(*args, **more)
+        found = constrained.solve_constrained_mapping(*args, **more)
         return found, found
     begun = Deadline(np.inf)
     found = solve_privacy_mapping(*args, solver=options.solver, **more)
@@ -157,7 +154,7 @@ def solve_law(
     if left and (spread := getattr(price, "spread", None)):
         n = _count_threads(price, "solve_apart", _SETS * begun.spent, _SETS)
         more["solve_all"] = partial(spread, at_once=n)
-    return charge_symbols(found, law.joint, expect, **more), found
+    return released_symbols.charge_symbols(found, law.joint, expect, **more), found
 
 
 def _count_threads(price: Any, work: str, seconds: float, n_tasks: int) -> int:
