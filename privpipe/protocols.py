@@ -19,6 +19,7 @@ BoolArray = npt.NDArray[np.bool_]
 WordArray = npt.NDArray[np.uint64]
 OctetArray = npt.NDArray[np.uint8]
 AnyArray = npt.NDArray[Any]
+Names = Sequence[str]
 ArrayLike = npt.ArrayLike
 DTypeLike = npt.DTypeLike
 

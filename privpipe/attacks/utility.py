@@ -8,7 +8,7 @@ records that no surrogate was made of, with the same regression fitted to the ra
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from privpipe.attacks.statistics.intervals import Interval
 from privpipe.capabilities import AddsUp, UtilityPromise
 from privpipe.numerics.finite import find_finite_rows, keep_rows
 from privpipe.numerics.moments import CoMoments, code_targets
-from privpipe.protocols import FloatArray, Shard, ShardSchema
+from privpipe.protocols import FloatArray, Names, Shard, ShardSchema
 
 IN_CACHE = 1024
 """Records that are measured at once: their changes stay near the processor."""
@@ -134,12 +134,7 @@ def summarise_tests(
 
 
 def report_utility(
-    tests: CoMoments,
-    models: Models,
-    responses: Sequence[str],
-    confidential: Sequence[str],
-    *,
-    level: float,
+    tests: CoMoments, models: Models, responses: Names, confidential: Names, *, level: float
 ) -> dict[str, Any]:
     """How near the model of the surrogates is to that of the raw records, JSON-ready.
 

@@ -3,7 +3,7 @@
 import math
 import textwrap
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields, replace
 from typing import Any, get_args
 
@@ -18,7 +18,7 @@ from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.stages import check, forecast
 from privpipe.pipeline.stages.diagnosis import diagnose, say_few
 from privpipe.pipeline.stages.trial import REVEALED, WEAKEST, draw_trial
-from privpipe.protocols import Method
+from privpipe.protocols import Method, Names
 from privpipe.records.schema import CollectionSchema, suggest
 from privpipe.report.audit_text import ABOUT
 from privpipe.report.audit_text import say as say_sentence
@@ -161,13 +161,7 @@ def schema_command() -> dict[str, Any]:
 
 
 def init_command(
-    collection: str,
-    out: str,
-    *,
-    method: str,
-    desired: Sequence[str],
-    confidential: Sequence[str],
-    release: str,
+    collection: str, out: str, *, method: str, desired: Names, confidential: Names, release: str
 ) -> dict[str, Any]:
     """Write a commented configuration; an existing file is never overwritten.
 
