@@ -4,7 +4,7 @@ Values and protocols only, no behaviour worth a test of its own. Records are row
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar, runtime_checkable
 
