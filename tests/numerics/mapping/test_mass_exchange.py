@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privpipe.numerics.mapping.problem.programme import MappingProblem
-from privpipe.numerics.mapping.problem.search_progress import SearchProgress
+from privpipe.numerics.mapping.problem.programme import Programme
+from privpipe.numerics.mapping.problem.search_progress import Search
 from privpipe.numerics.mapping.search import coarse_to_fine_search, full_alphabet_search
 from privpipe.numerics.mapping.search.mass_exchange import measure_noise
 from privpipe.sanitizers.mapping.alphabet import prepare_alphabet
 from tests.bench.bench_mapping_scale import noisy_line, smooth_line
 
 
-def make_problem(problem: Any) -> MappingProblem:
+def make_problem(problem: Any) -> Programme:
     joint, codes, kind, budget, *_ = problem
     return prepare_alphabet(joint, codes, kind, budget).problem
 
@@ -33,7 +33,7 @@ def test_exchange_masses__wins_back_what_cells_lose(
     problem = prepare_alphabet(joint, codes, kind, spend).problem
     seen: dict[str, list[float]] = {"cells": [], "exchange": []}
 
-    def watch(progress: SearchProgress) -> None:
+    def watch(progress: Search) -> None:
         stage = progress.rounds[-1].stage
         if stage not in seen or len(seen["exchange"]) == 6:
             raise StopIteration
@@ -44,7 +44,7 @@ def test_exchange_masses__wins_back_what_cells_lose(
         np.testing.assert_allclose(sums, problem.mass, rtol=1e-12)
 
     with pytest.raises(StopIteration):
-        coarse_to_fine_search.search_ordered(SearchProgress(problem, 1e-6, on_round=watch))
+        coarse_to_fine_search.search_ordered(Search(problem, 1e-6, on_round=watch))
     assert seen["exchange"][-1] <= 0.35 * seen["cells"][-1]
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from privpipe.numerics.mapping.problem import smoothed_dual
 from privpipe.numerics.mapping.problem.ordered_pricing import bin_posteriors, is_squared
 from privpipe.numerics.mapping.problem.programme import Duals, Pairs, Plan, dot, make_feasible
-from privpipe.numerics.mapping.problem.search_progress import Explorer, SearchProgress
+from privpipe.numerics.mapping.problem.search_progress import Explorer, Search
 from privpipe.numerics.mapping.problem.smoothed_dual import DualPoint, Late
 from privpipe.numerics.mapping.search import full_alphabet_search, interior_point, mass_exchange
 from privpipe.numerics.mapping.search.coarsening import CoarseAlphabet, coarsen_alphabet
@@ -43,7 +43,7 @@ _MOST_FACTORED = 200_000
 _THICK_COLUMNS = 16
 
 
-def search_ordered(progress: SearchProgress, start: Duals | None = None) -> None:
+def search_ordered(progress: Search, start: Duals | None = None) -> None:
     """Search for a mapping of an ordered alphabet.
 
     Parameters
@@ -68,7 +68,7 @@ def search_ordered(progress: SearchProgress, start: Duals | None = None) -> None
         n_cells = problem.n_symbols if 2 * n_cells > problem.n_symbols else n_cells
 
 
-def _search_noisy(progress: SearchProgress, duals: Duals | None) -> Duals | None:
+def _search_noisy(progress: Search, duals: Duals | None) -> Duals | None:
     """Cells to begin with; the full alphabet where few symbols are near a price, or neighbours."""
     *_, duals = _search_cells(progress, *_NOISY, duals)
     most = _NEARLY * progress.gap
@@ -89,7 +89,7 @@ def _search_noisy(progress: SearchProgress, duals: Duals | None) -> Duals | None
 
 
 def _search_cells(
-    progress: SearchProgress, n_cells: int, n_bins: int, start: Duals | None
+    progress: Search, n_cells: int, n_bins: int, start: Duals | None
 ) -> tuple[CoarseAlphabet, Plan, Duals]:
     """A level, its plan, and its duals on the full alphabet, where both are offered."""
     bins = bin_posteriors(progress.problem.posterior, n_bins)
@@ -97,7 +97,7 @@ def _search_cells(
     level = coarsen_alphabet(progress.problem, bins, n_cells)
     left = progress.max_seconds - progress.seconds
     # A fifth of the target for the level: carrying back takes the rest.
-    inner = SearchProgress(level.problem, 0.2 * progress.gap, left)
+    inner = Search(level.problem, 0.2 * progress.gap, left)
     here = None if start is None else level.coarsen_duals(start)
     n_pairs = _search_level(inner, here, OrderedExplorer(_LEVEL_BINS))
     duals = level.refine_duals(inner.duals)
@@ -120,7 +120,7 @@ def _refine_plan(level: CoarseAlphabet, plan: Plan, late: Late) -> Plan:
     return best
 
 
-def _search_level(progress: SearchProgress, start: Duals | None, explore: Explorer) -> int:
+def _search_level(progress: Search, start: Duals | None, explore: Explorer) -> int:
     """Solve one level; returns the number of pairs it ended with."""
     problem, gap = progress.problem, progress.gap
     if start is None:  # the coarsest level: its pairs are few
@@ -140,7 +140,7 @@ def _search_level(progress: SearchProgress, start: Duals | None, explore: Explor
     return len(anneal(progress, explore, point, gap).pairs)
 
 
-def _solve_all_pairs(progress: SearchProgress) -> tuple[DualPoint, float]:
+def _solve_all_pairs(progress: Search) -> tuple[DualPoint, float]:
     """Smoothed duals at falling temperatures on all pairs of a small problem."""
     problem = progress.problem
     n, width = problem.n_symbols, problem.n_columns

@@ -13,8 +13,8 @@ import numpy as np
 
 from privpipe.numerics.mapping.problem import pair_pricing, programme
 from privpipe.numerics.mapping.problem.pair_pricing import PriceOracle, PricingQuestion
-from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Pairs, Plan
-from privpipe.numerics.mapping.problem.search_progress import OutOfTime, SearchProgress
+from privpipe.numerics.mapping.problem.programme import Duals, Pairs, Plan, Programme
+from privpipe.numerics.mapping.problem.search_progress import OutOfTime, Search
 from privpipe.numerics.mapping.search.column_generation import TimedPricing, repair_potentials
 from privpipe.protocols import FloatArray, IntArray
 
@@ -105,14 +105,14 @@ def _cheapest(pairs: Pairs, cost: FloatArray, multiplier: float) -> IntArray:
 
 
 def search_frank_wolfe(
-    problem: MappingProblem,
+    problem: Programme,
     *,
     n_steps: int,
     gap: float,
     price: PriceOracle | None = None,
     max_seconds: float = np.inf,
-    on_round: Callable[[SearchProgress], None] | None = None,
-) -> tuple[SearchProgress, str]:
+    on_round: Callable[[Search], None] | None = None,
+) -> tuple[Search, str]:
     """Algorithm 1 from the identity, with the bound that its own numbers give at each step.
 
     Parameters
@@ -130,7 +130,7 @@ def search_frank_wolfe(
     -------
     progress, reason
     """
-    progress = SearchProgress(problem, gap, max_seconds, on_round)
+    progress = Search(problem, gap, max_seconds, on_round)
     timed = TimedPricing(progress, price)
     try:
         return progress, _take_steps(progress, n_steps, timed)
@@ -138,7 +138,7 @@ def search_frank_wolfe(
         return progress, "time limit"
 
 
-def _take_steps(progress: SearchProgress, n_steps: int, price: PriceOracle) -> str:
+def _take_steps(progress: Search, n_steps: int, price: PriceOracle) -> str:
     problem, current = progress.problem, progress.plan
     for _ in range(n_steps):
         masses = _masses(problem, current)
@@ -156,7 +156,7 @@ def _take_steps(progress: SearchProgress, n_steps: int, price: PriceOracle) -> s
 
 
 def _generate_columns(
-    progress: SearchProgress, ratios: FloatArray, price: PriceOracle
+    progress: Search, ratios: FloatArray, price: PriceOracle
 ) -> tuple[Pairs, LinearSolution]:
     """Algorithm 2: grow the active pairs until no reduced cost is negative, or time is up."""
     problem = progress.problem
@@ -174,12 +174,12 @@ def _generate_columns(
         pairs = grown
 
 
-def _masses(problem: MappingProblem, plan: Plan) -> FloatArray:
+def _masses(problem: Programme, plan: Plan) -> FloatArray:
     posterior = problem.posterior[plan.columns]
     return programme.released_masses(plan.symbols, plan.weights, posterior, problem.n_symbols)
 
 
-def _line_search(problem: MappingProblem, current: Plan, pairs: Pairs, mass: FloatArray) -> Plan:
+def _line_search(problem: Programme, current: Plan, pairs: Pairs, mass: FloatArray) -> Plan:
     """Equation (5), by the sign of the derivative, which costs no pairs."""
     here = _masses(problem, current)
     used = np.flatnonzero(mass > 0)
@@ -206,7 +206,7 @@ def _best_share(here: FloatArray, there: FloatArray) -> float:
 
 
 def _best_bound(
-    problem: MappingProblem, duals: Duals, levels: FloatArray, price: PriceOracle
+    problem: Programme, duals: Duals, levels: FloatArray, price: PriceOracle
 ) -> tuple[float, Duals]:
     """Bound of the step's own numbers, or of the same repaired where that is better."""
     # Of partners only those are repaired that undercut their column.
