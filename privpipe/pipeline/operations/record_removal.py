@@ -30,6 +30,9 @@ from privpipe.store.collections.proving import read_source_version
 from privpipe.store.collections.survey import POOLED
 from privpipe.store.collections.writing import read_statistics, write_held
 
+Codes = Mapping[str, Sequence[int]]
+"""Of a variable's categories."""
+
 
 @dataclass(frozen=True)
 class ChosenRecords:
@@ -87,7 +90,7 @@ class ErasureSurvey:
     """
 
     held: tuple[HeldRecords, ...]
-    codes: Mapping[str, Sequence[int]]
+    codes: Codes
 
     @property
     def n_records(self) -> int:
@@ -291,7 +294,7 @@ def _make_partition(
     return [replace(old, place=place, content=content, n_records=new.n_records, origin=origin)]
 
 
-def _take_out_whole(url: str, held: HeldRecords, codes: Mapping[str, Sequence[int]]) -> None:
+def _take_out_whole(url: str, held: HeldRecords, codes: Codes) -> None:
     """Exchange a collection made in one piece; whoever was killed on the way does the rest."""
     new = join(workspace_url(url), ERASED)
     if len(held.rows) == held.n_records:
@@ -328,9 +331,7 @@ def _exchange(url: str, new: str | None) -> None:
     objects.flush(os.path.dirname(path))
 
 
-def _write_without(
-    collection: Collection, rows: IntArray, codes: Mapping[str, Sequence[int]], url: str
-) -> None:
+def _write_without(collection: Collection, rows: IntArray, codes: Codes, url: str) -> None:
     old, known = collection.schema_of_records, read_statistics(collection.url)
     n_records = old.n_records - len(rows)
     schema = replace(
@@ -347,9 +348,7 @@ def _write_without(
         write_held(url, work, schema, chunks, n_pooled=n_pooled, binning=known.binning)
 
 
-def rename_categories(
-    schema: CollectionSchema, codes: Mapping[str, Sequence[int]]
-) -> CollectionSchema:
+def rename_categories(schema: CollectionSchema, codes: Codes) -> CollectionSchema:
     """The schema with other names for categories that no record has any more; codes stay.
 
     Examples

@@ -13,12 +13,8 @@ from privpipe.numerics.mapping.problem.pair_pricing import PriceOracle
 from privpipe.protocols import Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards, check_unweighted, say_incomplete
 from privpipe.sanitizers.grounds import refuse_dependent, say_grounds
-from privpipe.sanitizers.mapping import profiles
-from privpipe.sanitizers.mapping.mapping_options import (
-    PrivacyMappingOptions,
-    check_independent,
-    find_share,
-)
+from privpipe.sanitizers.mapping import mapping_options, profiles
+from privpipe.sanitizers.mapping.mapping_options import PrivacyMappingOptions
 from privpipe.sanitizers.mapping.profiles import ProfileCounts
 from privpipe.sanitizers.mapping.solving import assurance, budgeted, law_fit
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping, StratifiedMapping
@@ -85,12 +81,12 @@ def fit_privacy_mapping(
     check_shards(shards)
     check_unweighted(shards.schema)
     check_programme(options)
-    check_independent(options, bool(shards.schema.groups))
+    mapping_options.check_independent(options, bool(shards.schema.groups))
     options.check_names(shards.schema)
     counts = _count(shards)
     # Split before anything is chosen: codes, smoothing and mapping come from `fitted` alone.
     apart = 0.0 if judges is None else judges[1]
-    fitted, fresh = profiles.split_counts(counts, find_share(options, apart))
+    fitted, fresh = profiles.split_counts(counts, mapping_options.find_share(options, apart))
     if judges is not None:
         others = judges[0].reduce(ProfileCounts.of)
         counts, fresh = counts.merge(others), fresh.merge(others)

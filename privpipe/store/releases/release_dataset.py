@@ -21,7 +21,7 @@ from privpipe.report.audit_text import say_gate, say_verdict
 from privpipe.store.access import generation_log, location
 from privpipe.store.access.objects import Listener, open_store, unheard
 from privpipe.store.arrays.blocks import read_basis
-from privpipe.store.arrays.layout import FEATURES, read_promise, using_header
+from privpipe.store.arrays.layout import FEATURES, Header, read_promise, using_header
 from privpipe.store.releases import incremental_release as incremental
 from privpipe.store.releases.published import check_release
 
@@ -96,7 +96,7 @@ def _open_generation(url: str, *, verify: bool) -> xr.Dataset:
     return _describe(dataset, header)
 
 
-def _describe(dataset: xr.Dataset, header: Mapping[str, Any]) -> xr.Dataset:
+def _describe(dataset: xr.Dataset, header: Header) -> xr.Dataset:
     """The dataset with the names of its features and the header of its release."""
     names = list(header.get("feature_names") or ())
     if names and FEATURES in dataset:
@@ -283,9 +283,9 @@ class ReleaseView:
         self.dataset = dataset
 
     @property
-    def header(self) -> Mapping[str, Any]:
+    def header(self) -> Header:
         """All that the release says of itself."""
-        return cast(Mapping[str, Any], self.dataset.attrs["privpipe"])
+        return cast(Header, self.dataset.attrs["privpipe"])
 
     @property
     def guarantee(self) -> Guarantee:

@@ -208,7 +208,7 @@ def check_foreign(plan: ReleasePlan) -> None:
 def publish_release(
     plan: ReleasePlan,
     receipts: Mapping[int, Receipt],
-    header: Mapping[str, Any],
+    header: layout.Header,
     progress: objects.Progress = None,
 ) -> None:
     """Write receipts and header, then make the release visible in one step.
@@ -286,7 +286,7 @@ def _copy_made(plan: ReleasePlan, progress: objects.Progress) -> None:
         raise IncompleteReleaseError(problem, remedy=remedy)
 
 
-def _is_named(plan: ReleasePlan, header: Mapping[str, Any]) -> bool:
+def _is_named(plan: ReleasePlan, header: layout.Header) -> bool:
     """Whether the names of a header are those of stored columns, and no array takes theirs."""
     shapes = {array.name: array.shape for array in plan.arrays}
     n_names = len(header.get("feature_names") or ())
