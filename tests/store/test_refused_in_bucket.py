@@ -13,9 +13,9 @@ from privpipe.pipeline import stage_tasks
 from privpipe.pipeline.operations.erase import ErasureOptions, erase_records
 from privpipe.pipeline.operations.record_removal import ChosenRecords
 from privpipe.pipeline.operations.traces import find_traces
-from privpipe.pipeline.runs import earlier
 from privpipe.pipeline.runs.approval import approve_release
 from privpipe.pipeline.runs.run_options import RunOptions
+from privpipe.pipeline.stages import publish
 from privpipe.store.access.location import create_bytes
 from privpipe.store.access.objects import list_keys, open_store, read_bytes
 from privpipe.store.access.workspace import has_workspace, workspace_url
@@ -233,13 +233,13 @@ def test_increment__the_switch_is_the_only_thing_that_shows_a_part(
     url = f"memory:/{tmp_path}/release.zarr"
     append(tmp_path, "a", make_records(40)["features"][:, :3], 1)
     seen: list[list[str]] = []
-    note = earlier.note_release
+    note = publish.note_release
 
     def look(*args: Any, **more: Any) -> Any:
         seen.append(list_place(url))
         return note(*args, **more)
 
-    monkeypatch.setattr(earlier, "note_release", look)
+    monkeypatch.setattr(publish, "note_release", look)
     release_increment(move_release(configure(tmp_path), url))
     assert seen == [[]]
 

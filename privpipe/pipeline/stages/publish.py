@@ -4,9 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from privpipe.cluster.executors.executor import Event, Listener, ignore
-from privpipe.pipeline.runs import earlier, resume, spend
+from privpipe.pipeline.runs.earlier import note_release
+from privpipe.pipeline.runs.resume import check_unchanged
 from privpipe.pipeline.runs.run import Cleaned, Run, Trained, find_training, list_versions, now
-from privpipe.pipeline.stages import gate, train
+from privpipe.pipeline.runs.spend import confirm_loss
+from privpipe.pipeline.stages.gate import check_gated
+from privpipe.pipeline.stages.train import describe_proof
 from privpipe.report.published_findings import hide_small_count, publish_findings, publish_guarantee
 from privpipe.store.arrays.layout import exists
 from privpipe.store.keyring.keys import forget_keys
@@ -27,13 +30,13 @@ def publish_stage(
         If the records that were cleaned or judged are no longer those of the start, or the
         release cannot be entered into the register of releases.
     """
-    gate.check_gated(findings)
-    resume.check_unchanged(run)
+    check_gated(findings)
+    check_unchanged(run)
     n_objects = cleaned.plan.chunks.n_chunks * len(cleaned.plan.arrays)
     listener(Event("publish", "begins", n_objects, "objects"))
     show_release(run, trained, cleaned, _head(run, trained, cleaned, findings), listener)
     # Confirmed and destroyed only once both are visible: until then the run may fail.
-    spend.confirm_loss(run, run.run_id)
+    confirm_loss(run, run.run_id)
     if run.options.method.forgets_keys:
         forget_keys(run.run_id)
     listener(Event("publish", "ends", unit="objects"))
@@ -63,7 +66,7 @@ def show_release(
     # The order is the promise: the register knows of the release before anyone can see it, so that
     # the next run joins the two even if this one dies here; the model is there before the release
     # that names its digest.
-    chain = earlier.note_release(run, trained.model_digest, incremental=incremental)
+    chain = note_release(run, trained.model_digest, incremental=incremental)
     if exists(run.work_model_url):  # otherwise a run died between this line and the next
         publish_model(run.work_model_url, run.model_url)
     publish_release(
@@ -90,7 +93,7 @@ def _head(run: Run, trained: Trained, cleaned: Cleaned, found: Mapping[str, Any]
         "promise": trained.guarantee.statement or None,
         "source_digest": run.collection.digest,
         "training_digest": find_training(run),
-        **train.describe_proof(run),
+        **describe_proof(run),
         "model_digest": trained.model_digest,
         "versions": list_versions(),
         "started": run.state.started,

@@ -26,6 +26,7 @@ from privpipe.store.access import location, objects, workspace
 from privpipe.store.access.location import join, local_path, measure_objects, shown
 from privpipe.store.arrays import destination, layout
 from privpipe.store.arrays.blocks import Basis, Receipt, digest_receipts, measure_object
+from privpipe.store.arrays.layout import root_document
 
 _RECEIPTS = TypeAdapter(list[Receipt])
 _TABLES = {"rows": np.int64, "length": np.int64, "crc32c": np.uint32}
@@ -237,7 +238,7 @@ def publish_release(
     objects.write_all(objects.open_store(plan.data_url), written)
     documents = plan.documents | written
     cut = {name: getattr(plan.chunks, name) for name in ("n_records", "n_chunks", "chunk_rows")}
-    document = layout.root_document(
+    document = root_document(
         {
             "format": "release",
             "format_version": layout.FORMAT_VERSIONS["release"][-1],

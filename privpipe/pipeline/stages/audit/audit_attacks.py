@@ -28,7 +28,7 @@ from privpipe.pipeline.runs.earlier import Earlier, find_earlier
 from privpipe.pipeline.runs.run import Run, Trained, find_attack_options, find_training, list_groups
 from privpipe.pipeline.stages.audit import judged_records
 from privpipe.records.sampling import Part
-from privpipe.report.audit_text import read_texts, say
+from privpipe.report.audit_text import Findings, read_texts, say
 from privpipe.store.arrays.layout import FEATURES, RELEASED
 from privpipe.store.collections.collection import Collection
 from privpipe.store.keyring.keys import list_keys
@@ -43,9 +43,7 @@ UTILITY = "utility"
 """Name of the report on desired variables, among those of attacks."""
 
 
-def attack_release(
-    run: Run, trained: Trained, plan: ReleasePlan, executor: Executor
-) -> dict[str, Any]:
+def attack_release(run: Run, trained: Trained, plan: ReleasePlan, executor: Executor) -> Findings:
     """Attack the release that is about to be published.
 
     Returns

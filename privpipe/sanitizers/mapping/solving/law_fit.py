@@ -152,15 +152,15 @@ def solve_law(
     expect, more = expect_from(law.joint, *n_records), {"gap": options.gap, "max_seconds": left}
     # A set of symbols takes about as long as all.
     if left and (spread := getattr(price, "spread", None)):
-        n = _count_threads(price, "solve_apart", _SETS * begun.spent, _SETS)
+        n = _count_threads(price, _SETS * begun.spent, _SETS)
         more["solve_all"] = partial(spread, at_once=n)
     return released_symbols.charge_symbols(found, law.joint, expect, **more), found
 
 
-def _count_threads(price: Any, work: str, seconds: float, n_tasks: int) -> int:
+def _count_threads(price: Any, seconds: float, n_tasks: int) -> int:
     """Threads of workers for work of seconds, where a pilot sends it; 0 where it stays here."""
     pays = getattr(price, "pays", None)
-    return price.n_threads if pays is not None and pays(work, seconds, n_tasks) else 0
+    return price.n_threads if pays is not None and pays("solve_apart", seconds, n_tasks) else 0
 
 
 def expect_from(
@@ -263,7 +263,7 @@ def fit_each(
     begun = Deadline(np.inf)
     profiles.make_joint(laws[order[0]].fitted)  # a pilot: a small part of the smallest
     seconds = _PILOT * begun.spent * sizes.sum() / max(sizes.min(), 1.0)
-    n_threads = _count_threads(price, "solve_apart", seconds, len(laws))
+    n_threads = _count_threads(price, seconds, len(laws))
     # What small ones do not need passes on to large ones.
     rest = {k: sizes[order[at:]].sum() for at, k in enumerate(order)}
     if n_threads:
