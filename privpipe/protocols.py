@@ -4,7 +4,7 @@ Values and protocols only, no behaviour worth a test of its own. Records are row
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar, runtime_checkable
 
@@ -19,6 +19,7 @@ BoolArray = npt.NDArray[np.bool_]
 WordArray = npt.NDArray[np.uint64]
 OctetArray = npt.NDArray[np.uint8]
 AnyArray = npt.NDArray[Any]
+Names = Sequence[str]
 ArrayLike = npt.ArrayLike
 DTypeLike = npt.DTypeLike
 

@@ -11,8 +11,8 @@ import numpy.typing as npt
 from scipy.optimize import brentq
 
 from privpipe.errors import InputError, OptionError
-from privpipe.numerics.mapping.problem.programme import MappingProblem, Plan, measure_plan
-from privpipe.numerics.mapping.problem.search_progress import SearchProgress
+from privpipe.numerics.mapping.problem.programme import Plan, Programme, measure_plan
+from privpipe.numerics.mapping.problem.search_progress import Search
 from privpipe.protocols import FloatArray, Guarantee
 from privpipe.sanitizers.mapping.alphabet import Distortion, prepare_alphabet
 from privpipe.sanitizers.mapping.solving.solve import store_plan
@@ -43,7 +43,7 @@ def keep_symbols(
     mapping
     """
     alphabet = prepare_alphabet(joint, codes, distortion, 0.0)
-    return store_plan(alphabet, SearchProgress(alphabet.problem, np.inf), "identity", unseen)
+    return store_plan(alphabet, Search(alphabet.problem, np.inf), "identity", unseen)
 
 
 def fit_exponential_mechanism(
@@ -102,7 +102,7 @@ def fit_exponential_mechanism(
         )
     distances = problem.distance.block(0, problem.n_columns)
     beta = _find_beta(problem, distances)
-    progress = SearchProgress(problem, np.inf)
+    progress = Search(problem, np.inf)
     progress.plan = _spread(problem, distances, beta)
     stored = store_plan(alphabet, progress, f"beta = {beta / alphabet.unit:.6g}", unseen)
     return replace(stored, guarantee=_promise(2 * beta * float(distances.max())))
@@ -113,7 +113,7 @@ def _probabilities(distances: FloatArray, beta: float) -> FloatArray:
     return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
 
-def _find_beta(problem: MappingProblem, distances: FloatArray) -> float:
+def _find_beta(problem: Programme, distances: FloatArray) -> float:
     """The beta that spends the budget; the spent distortion falls with beta."""
 
     def spent(beta: float) -> float:
@@ -130,7 +130,7 @@ def _find_beta(problem: MappingProblem, distances: FloatArray) -> float:
     return found if spent(found) <= problem.budget else found * (1 + 1e-12)
 
 
-def _spread(problem: MappingProblem, distances: FloatArray, beta: float) -> Plan:
+def _spread(problem: Programme, distances: FloatArray, beta: float) -> Plan:
     shares = _probabilities(distances, beta)
     columns, symbols = np.nonzero(shares > 0)
     return measure_plan(problem, symbols, columns, shares[columns, symbols] * problem.mass[columns])

@@ -18,8 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from privpipe.attacks.statistics import privacy
-from privpipe.attacks.statistics.intervals import measure_parts_interval
+from privpipe.attacks.statistics import intervals, privacy
 from privpipe.errors import InputError, RankError
 from privpipe.numerics import moments as regression
 from privpipe.numerics.finite import find_finite_rows, keep_rows
@@ -474,7 +473,7 @@ def _find_privacy(sums: AuditSums, plan: AuditPlan, of: str, level: float) -> di
     found = asdict(privacy.report_privacy(table.sum(axis=0), targets))
     try:
         hits, sizes = table[:, 2].sum(axis=1), table[:, 3].sum(axis=1)  # by parts of the records
-        limits = asdict(measure_parts_interval(hits, sizes, level=level))
+        limits = asdict(intervals.measure_parts_interval(hits, sizes, level=level))
     except InputError:  # all of one subject
         limits = None
     return found | {"complete_privacy_limits": limits}

@@ -8,7 +8,7 @@ records that no surrogate was made of, with the same regression fitted to the ra
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from privpipe.attacks.statistics.intervals import Interval
 from privpipe.capabilities import AddsUp, UtilityPromise
 from privpipe.numerics.finite import find_finite_rows, keep_rows
 from privpipe.numerics.moments import CoMoments, code_targets
-from privpipe.protocols import FloatArray, Shard, ShardSchema
+from privpipe.protocols import FloatArray, Names, Shard, ShardSchema
 
 IN_CACHE = 1024
 """Records that are measured at once: their changes stay near the processor."""
@@ -29,6 +29,9 @@ AT_BUDGET = 1e-3
 
 CompleteRecords = Callable[[Shard], tuple[FloatArray, FloatArray]]
 """Features with the bias, and responses, of the records of a shard; NaN where they are missing."""
+
+Models = tuple[FloatArray, FloatArray]
+"""The models of the surrogates and of the raw records, (n_features, n_responses) each."""
 
 RIDGE = 1e-6
 """Of the learner, relative to the mean square of each feature."""
@@ -118,31 +121,20 @@ def summarise_completed(shard: Shard, *, complete: CompleteRecords) -> CoMoments
 
 
 def summarise_tests(
-    shard: Shard,
-    *,
-    schema: ShardSchema,
-    complete: CompleteRecords,
-    masked: FloatArray,
-    raw: FloatArray,
+    shard: Shard, *, schema: ShardSchema, complete: CompleteRecords, models: Models
 ) -> CoMoments:
     """Co-moments of squared errors of both models, predictions, and confidential targets."""
     x, responses = complete(shard)
     targets = code_targets(shard.confidential, schema.confidential, "zero_one")
     known = np.isfinite(np.hstack([x, responses, targets])).all(axis=1)
     x, responses, targets = x[known], responses[known], targets[known]
-    predicted = x @ masked
-    errors = [(predicted - responses) ** 2, (x @ raw - responses) ** 2]
-    return CoMoments.of(np.hstack([*errors, predicted, targets]))
+    predictions = [x @ model for model in models]
+    errors = [(predicted - responses) ** 2 for predicted in predictions]
+    return CoMoments.of(np.hstack([*errors, predictions[0], targets]))
 
 
 def report_utility(
-    tests: CoMoments,
-    masked: FloatArray,
-    raw: FloatArray,
-    responses: Sequence[str],
-    confidential: Sequence[str],
-    *,
-    level: float,
+    tests: CoMoments, models: Models, responses: Names, confidential: Names, *, level: float
 ) -> dict[str, Any]:
     """How near the model of the surrogates is to that of the raw records, JSON-ready.
 
@@ -150,7 +142,7 @@ def report_utility(
     ----------
     tests
         Of `summarise_tests`.
-    masked, raw
+    models
         The two models.
     responses, confidential
         Names.
@@ -176,12 +168,12 @@ def report_utility(
         error = math.sqrt(max(0.0, float(slopes @ picked @ slopes)) / n) / 2
         middle = math.sqrt(one / max(other, 1e-300))
         ratios.append(_spread(middle, middle * error, level))
-    norms = [float(np.linalg.norm(model)) for model in (masked, raw)]
+    norms, apart = [float(np.linalg.norm(model)) for model in models], models[0] - models[1]
     explained = [_explain(covariance, t, 3 * t + k, n, level) for k in range(len(confidential))]
     return {
         "responses": list(responses),
         "hidden": list(confidential),
-        "eta": float(np.linalg.norm(masked - raw)) / max(norms),
+        "eta": float(np.linalg.norm(apart)) / max(norms),
         "rmse_masked": np.sqrt(tests.mean[:t]).tolist(),
         "rmse_raw": np.sqrt(tests.mean[t : 2 * t]).tolist(),
         "ratio": [asdict(one) for one in ratios],

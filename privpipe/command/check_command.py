@@ -15,12 +15,9 @@ from privpipe.command.ingest_command import describe
 from privpipe.command.output import check_new, write_new
 from privpipe.errors import PrivpipeError
 from privpipe.flows.pilot import forecast_cost
-from privpipe.pipeline.runs import configuration_file, spend, trusted_code
-from privpipe.pipeline.runs.earlier import find_earlier
+from privpipe.pipeline.runs import configuration_file, earlier, spend, subject_limit, trusted_code
 from privpipe.pipeline.runs.run import Run
-from privpipe.pipeline.runs.subject_limit import count_subjects
-from privpipe.pipeline.stages import diagnosis, forecast, order_trial
-from privpipe.pipeline.stages.increment_check import check_any
+from privpipe.pipeline.stages import diagnosis, forecast, increment_check, order_trial
 from privpipe.pipeline.stages.trial import REVEALED, draw_trial
 from privpipe.records.schema import ChunkPlan, predict_chunk_memory
 from privpipe.report import audit_text
@@ -46,10 +43,10 @@ def check_command(
     config: str, cost_of: float = 0.0, price: float = 0.0, score: float = 0.0
 ) -> dict[str, Any]:
     """Check without a cluster; then read a few chunks to explain the budget."""
-    run = check_any(configuration_file.read_options(config))
+    run = increment_check.check_any(configuration_file.read_options(config))
     # After the check: what metadata refuses is refused without reading a record.
     found = forecast.check_sample(run)
-    meaning, subjects = found.meaning, count_subjects(run)
+    meaning, subjects = found.meaning, subject_limit.count_subjects(run)
     for name, sentence in _list_lines(run, found):
         say(f"{name:10s} {sentence}")
         if name == "budget" and meaning is not None:
@@ -130,7 +127,7 @@ def suggest_command(config: str, out: str = "") -> dict[str, Any]:
     out = out or name_next(config)
     check_new(out)
     # Limits that no one has tried yet are no fault here: what would pass may have others.
-    run = check_any(options.change("gate", enforce=False))
+    run = increment_check.check_any(options.change("gate", enforce=False))
     trial = draw_trial(options, run.training)
     mine = trial.as_read_by(options.method)
     configured = diagnosis.try_configured(options, mine)
@@ -156,7 +153,7 @@ def _list_joined(run: Run) -> Iterator[tuple[str, str]]:
     """Earlier releases of these records, which no forecast knows."""
     # The newest partition of a release that grows may be in that very release already.
     mine = os.path.dirname(run.release_url) if run.shared_model else ""
-    if joined := [o for o in find_earlier(run).releases if os.path.dirname(o.url) != mine]:
+    if joined := [o for o in earlier.find_earlier(run).releases if os.path.dirname(o.url) != mine]:
         yield "earlier", audit_text.say("check_earlier", names=[one.name for one in joined])
 
 
@@ -250,9 +247,9 @@ def _write_share(share: float) -> str:
 def dry_run_command(config: str) -> dict[str, Any]:
     """Print the plan of a run."""
     options = configuration_file.read_options(config)
-    run = check_any(options)
+    run = increment_check.check_any(options)
     plan = _plan(run, options.release.path)
-    meaning, subjects = forecast.forecast_run(run), count_subjects(run)
+    meaning, subjects = forecast.forecast_run(run), subject_limit.count_subjects(run)
     say(audit_text.say("dry_run", plan=plan))
     if meaning is not None:
         say(f"would mean  {meaning.describe()}")

@@ -16,9 +16,8 @@ from privpipe.cluster.workers.progress import PromiseCollector
 from privpipe.errors import ClusterError, OptionError, PrivpipeError
 from privpipe.pipeline.operations import deployment_file, health, prefect_server
 from privpipe.pipeline.operations import promised_releases as promises
+from privpipe.pipeline.runs import trusted_code, watch
 from privpipe.pipeline.runs.configuration_file import read_options, read_time
-from privpipe.pipeline.runs.trusted_code import list_unrun
-from privpipe.pipeline.runs.watch import export_gauges
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.report import audit_text
 from privpipe.report.console import say
@@ -194,7 +193,7 @@ def gaps_command(
     whole = dict.fromkeys(("made", "waiting", "waived", *map(str, promises.GAPS)), 0) | counts
     newest = promises.find_newest(found, due[-1][1]) if due else 0.0
     begun = datetime.fromisoformat(promises.read_ledger(deployment)[0]["since"]).timestamp()
-    export_gauges(PromiseCollector(deployment, whole, newest or begun), promised=deployment)
+    watch.export_gauges(PromiseCollector(deployment, whole, newest or begun), promised=deployment)
     case = "there"
     with suppress(PrivpipeError):  # no server that answers: said above
         if not find_deployments(deployment):
@@ -309,7 +308,7 @@ def doctor_command(config: str, deployments: str) -> dict[str, Any]:
 
     def check_configuration() -> list[health.Finding]:
         check_stage(options)
-        unread = [health.Finding("warns", "code", one) for one in list_unrun(options)]
+        unread = [health.Finding("warns", "code", one) for one in trusted_code.list_unrun(options)]
         return [health.Finding("ok", "configuration", f"{config} fits its collection"), *unread]
 
     none = health.weigh("deployments", f"there is no {deployments}", NO_FILE, fails=False)

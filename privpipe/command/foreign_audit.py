@@ -1,7 +1,6 @@
 """``privpipe audit RAW RELEASED``: a release that another tool made, attacked without any order."""
 
 import json
-from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -9,14 +8,13 @@ from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.threats import unaligned_release
 from privpipe.attacks.threats.unaligned_release import draw_rows, measure_retained_target
 from privpipe.errors import GateError, OptionError
+from privpipe.protocols import Names
 from privpipe.report.console import say, tabulate
 from privpipe.report.page import render_page
 from privpipe.report.unaligned_sections import describe_attacks, say_unaligned, screen_unaligned
 from privpipe.store.access.location import join, shown
 from privpipe.store.access.objects import write_file
 from privpipe.store.sources.plain_tables import read_table
-
-Names = Sequence[str]
 
 MOST_KNOWN = 15_000
 """Members, and controls, that are looked up: enough to show the usual limits."""

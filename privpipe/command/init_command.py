@@ -3,7 +3,7 @@
 import math
 import textwrap
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields, replace
 from typing import Any, get_args
 
@@ -18,13 +18,12 @@ from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.stages import check, forecast
 from privpipe.pipeline.stages.diagnosis import diagnose, say_few
 from privpipe.pipeline.stages.trial import REVEALED, WEAKEST, draw_trial
-from privpipe.protocols import Method
+from privpipe.protocols import Method, Names
 from privpipe.records.schema import CollectionSchema, suggest
 from privpipe.report.audit_text import ABOUT
 from privpipe.report.audit_text import say as say_sentence
 from privpipe.report.console import say, say_raw
-from privpipe.sanitizers import METHODS
-from privpipe.sanitizers.ladder import LAST
+from privpipe.sanitizers import METHODS, ladder
 from privpipe.store.arrays.layout import companion_url
 from privpipe.store.collections import growing_collection as growing
 from privpipe.store.collections.collection import Collection
@@ -162,13 +161,7 @@ def schema_command() -> dict[str, Any]:
 
 
 def init_command(
-    collection: str,
-    out: str,
-    *,
-    method: str,
-    desired: Sequence[str],
-    confidential: Sequence[str],
-    release: str,
+    collection: str, out: str, *, method: str, desired: Names, confidential: Names, release: str
 ) -> dict[str, Any]:
     """Write a commented configuration; an existing file is never overwritten.
 
@@ -257,7 +250,7 @@ def _try_methods(
     audited = {key: value for (section, key), value in gate.items() if section == "audit"}
     try:
         place = {"path": release}
-        options = RunOptions(collection=records, method=LAST, release=place, audit=audited)
+        options = RunOptions(collection=records, method=ladder.LAST, release=place, audit=audited)
         training = _open_labelled(records)
         trial = draw_trial(options, training)
         # A limit that not even noise meets says nothing of a release.
@@ -288,7 +281,7 @@ def _try_methods(
     if keys:
         said += f"To show that, {write_keys(keys)} is written. "
     said += found.text
-    if found.following is not None and found.following.method.name == LAST["name"]:
+    if found.following is not None and found.following.method.name == ladder.LAST["name"]:
         said += " It releases the predicted target and nothing else: --method writes another."
     return found.following, said, keys | list_weaker(final)
 

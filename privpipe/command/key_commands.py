@@ -7,14 +7,12 @@ from typing import Any
 
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.sketch_pass import sketch_collection
-from privpipe.cluster.workers.certificates import make_certificates
-from privpipe.cluster.workers.processes import write_configuration
+from privpipe.cluster.workers import certificates, processes
 from privpipe.errors import OptionError, StoreError
 from privpipe.numerics.limits import say_upper
 from privpipe.numerics.random.record_overlap import Overlap
-from privpipe.report import audit_text
+from privpipe.report import audit_text, work_bar
 from privpipe.report.console import say, tabulate
-from privpipe.report.work_bar import showing
 from privpipe.store.access.location import as_url, shown
 from privpipe.store.access.objects import list_names
 from privpipe.store.arrays.layout import exists, read_header
@@ -205,8 +203,8 @@ def _forget(name: str) -> tuple[KeyEntry, ...]:
 
 def certs_command(folder: str, hosts: tuple[str, ...], days: int, *, renew: bool) -> dict[str, Any]:
     """Make or renew them; see `make_certificates`."""
-    made = make_certificates(folder, hosts, days, renew=renew)
-    config = write_configuration(folder)
+    made = certificates.make_certificates(folder, hosts, days, renew=renew)
+    config = processes.write_configuration(folder)
     for one in made:
         say(f"made     {one.path}  until {one.expires:%Y-%m-%d}")
     say(f"use      export DASK_CONFIG={config}")
@@ -223,7 +221,7 @@ def sign_command(release: str, key: str, *, new_key: bool) -> dict[str, Any]:
     """Sign a release with a key, made first where `new_key`; see `sign_release`."""
     if new_key:
         say(f"made      {key}, for you alone, and {signing.make_signing_key(key)}, for readers")
-    with showing("sign", "objects") as listen:
+    with work_bar.showing("sign", "objects") as listen:
         made = signing.sign_release(release, key, listen)
     place = signing.signature_url(release)
     say(f"signed    {made.n_objects:,} objects of {shown(release)}, by key {made.keyid[:16]}")
@@ -233,7 +231,7 @@ def sign_command(release: str, key: str, *, new_key: bool) -> dict[str, Any]:
 
 def verify_command(release: str, key: str, *, after: str) -> dict[str, Any]:
     """Check a release against its signature; see `verify_signature`."""
-    with showing("verify", "objects") as listen:
+    with work_bar.showing("verify", "objects") as listen:
         made = signing.verify_signature(release, key, after=after, listen=listen)
     said = {"objects": f"{made.n_objects:,}", "signed": made.signed, "key": made.keyid[:16]}
     of_release = {name: made.release.get(name, "") for name in ("run", "method", "published")}

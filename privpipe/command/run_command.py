@@ -13,8 +13,7 @@ from typing import Any
 
 import fsspec
 
-from privpipe.command.check_command import dry_run_command
-from privpipe.command.output import talking_on_stderr
+from privpipe.command import check_command, output
 from privpipe.errors import GateError, OptionError, StoreError
 from privpipe.pipeline.operations.prefect_server import ephemeral_server, prepare_prefect
 from privpipe.pipeline.operations.record_removal import end_exchange
@@ -24,20 +23,15 @@ from privpipe.pipeline.runs.run import Run
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.runs.trusted_code import confirm_code, remember_code
 from privpipe.pipeline.runs.watch import Watch, read_results, write_failure
-from privpipe.pipeline.stages.check import check_stage
-from privpipe.pipeline.stages.clean import read_progress
-from privpipe.pipeline.stages.forecast import check_sample
+from privpipe.pipeline.stages import check, clean, forecast
 from privpipe.pipeline.stages.increment_check import TimeSpan, check_growing
 from privpipe.report import audit_text
 from privpipe.report.console import say, tabulate
-from privpipe.store.access import lease, workspace
-from privpipe.store.access.generation_log import newest_kind
+from privpipe.store.access import generation_log, lease, objects, workspace
 from privpipe.store.access.location import exists_file, local_path, shown
-from privpipe.store.access.objects import list_names
 from privpipe.store.arrays.layout import companion_url, exists, has_root, read_header
 from privpipe.store.collections.growing_collection import purge_collection
-from privpipe.store.releases.export import export_release, is_folder
-from privpipe.store.releases.incremental_release import purge_parts
+from privpipe.store.releases import export, incremental_release
 
 
 def run_command(
@@ -73,7 +67,7 @@ def run_command(
         What ``run_results.json`` says.
     """
     if dry_run:
-        return dry_run_command(config)
+        return check_command.dry_run_command(config)
     # Before anything is read: the digest is compared when the file is.
     remember_code(trust)
     logical_time = read_time(time) if time else None
@@ -92,12 +86,12 @@ def run_command(
             check_growing(options)
         else:
             with watch.checking(options):
-                checked = replace(check_stage(options), whole_audit=full)
+                checked = replace(check.check_stage(options), whole_audit=full)
             if workspace.read_state(options.release.path) is None and not exists(
                 options.release.path
             ):
                 # A first run: what a few chunks show ends it now, not after the cluster started.
-                found = check_sample(checked)
+                found = forecast.check_sample(checked)
                 for name, sentence in (("features", found.dependence), ("gate", found.warning)):
                     if sentence:
                         say(f"{name:8s} {sentence}", stderr=True)
@@ -138,11 +132,11 @@ def apply_command(
     if stdout and is_whole:
         raise OptionError("--stdout needs a file.", remedy="Name a .csv or .parquet file as DEST.")
     release = dest if is_whole else f"{dest.rpartition('.')[0]}.zarr"
-    _ = is_whole or is_folder(dest)  # refuses what cannot be written before anything is done
+    _ = is_whole or export.is_folder(dest)  # refuses what cannot be written before anything is done
     prepare_prefect()  # flows import Prefect
     from privpipe.flows.apply_flow import check_application
 
-    with talking_on_stderr() if stdout else nullcontext():
+    with output.talking_on_stderr() if stdout else nullcontext():
         given = _store_stdin(release) if source == "-" else source
         options, checked = check_application(model, given, release, vouch)
         # An earlier call has ended, its file included: a scheduler that calls again is right.
@@ -150,7 +144,7 @@ def apply_command(
         ready, n_written = (options, Watch(), checked), None
         results = run_flow(ready, dest, "publish", TimeSpan())
         if not (is_whole or is_done):
-            n_written = export_release(release, dest)
+            n_written = export.export_release(release, dest)
             say(f"export   {shown(dest)}: {n_written:,} records")
     if stdout:
         with fsspec.open(dest, "rb") as file:
@@ -216,7 +210,7 @@ def status_command(release: str) -> dict[str, Any]:
     # A first incremental run makes folders before there is anything to read in them. Whatever else
     # is there is no release, and reported as an error.
     there = has_root(release) if begun else exists(release)
-    grown = newest_kind(release) == "release"
+    grown = generation_log.newest_kind(release) == "release"
     published = grown or (there and bool(read_header(release, "release")))
     content = {
         "release": shown(release),
@@ -224,7 +218,7 @@ def status_command(release: str) -> dict[str, Any]:
         "running": running,
         "interrupted": begun and not running,
         **{key: getattr(state, name, None) for key, name in NOTED.items()},
-        "chunks_done": read_progress(release, state.run_id) if state else None,
+        "chunks_done": clean.read_progress(release, state.run_id) if state else None,
     }
     at_gate = state is not None and state.stage == "gate"
     how = "refused by the gate, or interrupted there" if at_gate else "interrupted"
@@ -274,9 +268,9 @@ def purge_command(release: str) -> dict[str, Any]:
     if purge_collection(release):
         say(f"{shown(release)}: partitions that no generation names removed")
         return {"release": shown(release), "removed": True}
-    found = purge_parts(release) | workspace.purge_workspace(release)
+    found = incremental_release.purge_parts(release) | workspace.purge_workspace(release)
     # Of a configuration the release may not be begun yet.
-    if not found and given == release and not exists(release) and not list_names(release):
+    if not found and given == release and not exists(release) and not objects.list_names(release):
         problem = f"There is nothing at {shown(release)}, and no workspace beside it."
         raise StoreError(problem, remedy="Check the place.", code="not-found")
     what = "workspace removed" if found else "there was no workspace; nothing removed"

@@ -26,9 +26,8 @@ from privpipe.pipeline.runs import earlier, resume
 from privpipe.pipeline.runs.run import Run, Trained, cluster_options, find_attack_options, now
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.runs.watch import Watch
-from privpipe.pipeline.stages import check, gate
+from privpipe.pipeline.stages import check, gate, train
 from privpipe.pipeline.stages.audit import audit_attacks, judged_records
-from privpipe.pipeline.stages.train import train_stage
 from privpipe.records.sampling import Part
 from privpipe.report.comparison_page import render_comparison
 from privpipe.report.release_sections import WEIGHED
@@ -170,7 +169,7 @@ def _measure(
     try:
         with hold_workspace(run.release_url):
             run, _ = resume.begin_or_resume(run)
-            trained = train_stage(run, executor)
+            trained = train.train_stage(run, executor)
             sources = _find_sources(run, trained)
             report, shared = _attack(run, executor, sources, shared)
             utility = _measure_utility(executor, sources, run)

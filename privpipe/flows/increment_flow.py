@@ -18,17 +18,13 @@ from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.errors import GateError, InputError, StoreError
 from privpipe.numerics.moments import CoMoments
 from privpipe.pipeline import stage_tasks
-from privpipe.pipeline.runs import resume
+from privpipe.pipeline.runs import resume, spend
 from privpipe.pipeline.runs.run import Cleaned, Run, Trained, cluster_options, list_versions, now
 from privpipe.pipeline.runs.run_options import RunOptions
-from privpipe.pipeline.runs.spend import check_lasting, confirm_loss
 from privpipe.pipeline.runs.watch import Watch
-from privpipe.pipeline.stages import gate, increment_check
+from privpipe.pipeline.stages import clean, gate, increment_check, publish, train
 from privpipe.pipeline.stages.audit import audit_places, audit_stage, judged_records
-from privpipe.pipeline.stages.clean import plan_release
 from privpipe.pipeline.stages.increment_check import History, TimeSpan, check_part_of
-from privpipe.pipeline.stages.publish import show_release
-from privpipe.pipeline.stages.train import summarise_features
 from privpipe.report.published_findings import hide_small_count
 from privpipe.store.access.generation_log import publish_generation, write_root
 from privpipe.store.access.location import shown
@@ -60,7 +56,7 @@ def release_increment(options: RunOptions, watch: Watch, times: TimeSpan) -> str
         published before.
     """
     increment_check.check_incremental(options)
-    check_lasting(options)
+    spend.check_lasting(options)
     url = options.release.path
     partitions = read_partitions(options.collection.path)
     history = increment_check.find_history(options)
@@ -244,7 +240,7 @@ def _make_part(
                 watch.say(f"cluster  {executor.describe()}")
             with watch.stage("train", f"{run.training.n_records:,} records, once per history"):
                 trained = stage_tasks.train_task(run, executor)
-            plan = plan_release(run, trained)
+            plan = clean.plan_release(run, trained)
             if state is not None:
                 _check_arrays(state, plan, partition)
             # Before a record of it is cleaned: workspaces of parts lie in the published tree, where
@@ -260,8 +256,8 @@ def _make_part(
                 cleaned = stage_tasks.clean_task(run, trained, plan, executor)
             state = _audit_part(work, run, trained, cleaned, executor, state)
         head = _head_part(run, trained, work.history, cleaned)
-        show_release(run, trained, cleaned, head, incremental=True)
-        confirm_loss(run, run.run_id)
+        publish.show_release(run, trained, cleaned, head, incremental=True)
+        spend.confirm_loss(run, run.run_id)
         work.note(partition)
         remove_workspace(url)
     return state, _describe_part(work, partition, url)
@@ -337,7 +333,7 @@ def _check_drift(
 
     def measure(collection: Collection, name: str) -> CoMoments:
         found = replace(collection, indicators=indicators)
-        return ShardedCollection(found, executor, name).reduce(summarise_features)
+        return ShardedCollection(found, executor, name).reduce(train.summarise_features)
 
     known = work.ledger.recall(key)
     if known is None:

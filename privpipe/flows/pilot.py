@@ -15,8 +15,7 @@ from privpipe.cluster.executors.executor import Executor
 from privpipe.errors import InputError
 from privpipe.pipeline.runs.resume import begin_or_resume
 from privpipe.pipeline.runs.run import Run
-from privpipe.pipeline.stages import check, clean
-from privpipe.pipeline.stages.train import train_stage
+from privpipe.pipeline.stages import check, clean, train
 from privpipe.records.schema import ChunkPlan
 from privpipe.report.audit_text import say
 from privpipe.store.access.workspace import hold_workspace
@@ -119,7 +118,7 @@ def _spend(run: Run, n_chunks: int) -> tuple[float, float, float]:
         with hold_workspace(pilot.release_url):
             pilot, _ = begin_or_resume(pilot)
             before = _measure()
-            trained = train_stage(pilot, executor)
+            trained = train.train_stage(pilot, executor)
             clean.clean_stage(pilot, trained, clean.plan_release(pilot, trained), executor)
             after = _measure()
     return after[0] - before[0], after[1] - before[1], after[2] - before[2]

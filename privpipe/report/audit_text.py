@@ -47,6 +47,9 @@ def say(name: str, /, **given: Any) -> str:
     return fill(read_texts("sentences.yaml")[name], given)
 
 
+Findings = Mapping[str, Any]
+"""What an audit found, as in ``audit.json``."""
+
 ABOUT: Mapping[str, str] = read_texts("about.yaml")
 """Keys of ``[about]``: what only the controller knows, with what each is."""
 
@@ -59,13 +62,13 @@ def list_unwritten(declared: Mapping[str, str]) -> list[str]:
     return [key for key in ABOUT if not declared.get(key, "").strip()]
 
 
-def say_verdict(findings: Mapping[str, Any]) -> str:
+def say_verdict(findings: Findings) -> str:
     """The verdict with its reason in a sentence, for the last line of a run."""
     reason = findings["adversaries"].get("reason") or "no adversary succeeded"
     return f"{name_verdict(findings)}: {reason}"
 
 
-def name_verdict(findings: Mapping[str, Any]) -> str:
+def name_verdict(findings: Findings) -> str:
     """The verdict in a word or some: "safe" alone is said by limits as strict as usual only."""
     verdict = str(findings["adversaries"]["verdict"])
     # A reader takes the word for the usual limits.
@@ -73,12 +76,12 @@ def name_verdict(findings: Mapping[str, Any]) -> str:
     return "safe within weaker limits" if is_weaker else verdict
 
 
-def say_gate(findings: Mapping[str, Any]) -> str:
+def say_gate(findings: Findings) -> str:
     """What became of the gate, in a sentence."""
     return say("gate", gate=findings["gate"], say_weaker=say_weaker)
 
 
-def say_attempt(findings: Mapping[str, Any]) -> str:
+def say_attempt(findings: Findings) -> str:
     """How often these records were judged, to follow a sentence; nothing where that is unknown."""
     number = findings.get("attempt")
     if number is None:

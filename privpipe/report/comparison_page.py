@@ -1,6 +1,6 @@
 """The page of a comparison: one table, one figure, and what every entry says."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -9,12 +9,10 @@ from privpipe.report.audit_text import say
 from privpipe.report.page import PageSection, Picture, render_page
 from privpipe.report.published_findings import say_promised
 from privpipe.report.style import MARKERS, ThemeName, draw_themes, finish_figure, new_figure
-from privpipe.report.tables import show_limits
+from privpipe.report.tables import Rows, show_limits
 
 
-def plot_trade_off(
-    entries: Sequence[Mapping[str, Any]], *, allowed: float, theme: ThemeName = "light"
-) -> Figure:
+def plot_trade_off(entries: Rows, *, allowed: float, theme: ThemeName = "light") -> Figure:
     """Gain of the strongest adversary against the loss of utility, with limits and the front.
 
     Parameters

@@ -5,10 +5,9 @@ Everything is made from ``audit.json``; what an older audit did not measure is s
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from privpipe.report import page, tables
-from privpipe.report.audit_text import name_verdict, say
+from privpipe.report.audit_text import Findings, name_verdict, say
 from privpipe.report.drawings import Drawing, IntervalRow, draw_intervals
 
 MOST_WORDS = 15
@@ -39,7 +38,7 @@ ENDS = {0.0: "guessing", 0.5: "halfway", 1.0: "certain"}
 """Of the picture's scale."""
 
 
-def make_first_screen(findings: Mapping[str, Any], *, public: bool = False) -> page.FirstScreen:
+def make_first_screen(findings: Findings, *, public: bool = False) -> page.FirstScreen:
     """The first screen of an audit.
 
     Parameters
@@ -56,7 +55,7 @@ def make_first_screen(findings: Mapping[str, Any], *, public: bool = False) -> p
     return page.FirstScreen(say_line(findings), released, reliance, exposed, drawing)
 
 
-def say_line(findings: Mapping[str, Any]) -> str:
+def say_line(findings: Findings) -> str:
     """The verdict and whether records are linkable, in at most `MOST_WORDS` words."""
     verdict = str(findings["adversaries"]["verdict"])
     name, what = name_verdict(findings), _name_confidential(findings, verdict)
@@ -64,7 +63,7 @@ def say_line(findings: Mapping[str, Any]) -> str:
     return say("line", verdict=verdict, name=name, what=what, tried=tried, linkable=linkable)
 
 
-def is_linkable(findings: Mapping[str, Any]) -> bool | None:
+def is_linkable(findings: Findings) -> bool | None:
     """Whether known records are found again in the release; None where that was not measured.
 
     Surely more than guessing finds, and more than `LINKABLE`, by the upper limit of the strongest.
@@ -77,7 +76,7 @@ def is_linkable(findings: Mapping[str, Any]) -> bool | None:
     return bool(upper >= LINKABLE and (lower > chance or upper > GUESSED_TWICE * chance))
 
 
-def draw_summary(findings: Mapping[str, Any]) -> Drawing | None:
+def draw_summary(findings: Findings) -> Drawing | None:
     """Target retained, confidential hidden: raw and released on the way from guessing to knowing.
 
     None where neither was measured.
@@ -91,7 +90,7 @@ def draw_summary(findings: Mapping[str, Any]) -> Drawing | None:
     return draw_intervals(rows, allowed=None, description=description, marks=ENDS, width=NARROW)
 
 
-def _find_linkage(findings: Mapping[str, Any]) -> tuple[Mapping[str, float], float, int] | None:
+def _find_linkage(findings: Findings) -> tuple[Mapping[str, float], float, int] | None:
     """Share found by the strongest attack with its limits, that of guessing, included variables."""
     found = (findings.get("attacks") or {}).get("linkage") or {}
     if found.get("status") != "measured":
@@ -105,7 +104,7 @@ def _find_linkage(findings: Mapping[str, Any]) -> tuple[Mapping[str, float], flo
     return top, float(report.get("chance_1") or 0.0), int(report.get("n_included") or 0)
 
 
-def _name_confidential(findings: Mapping[str, Any], verdict: str) -> str:
+def _name_confidential(findings: Findings, verdict: str) -> str:
     """The variable that the verdict is about; of several how many."""
     blamed = [
         one["target"] for one in findings["adversaries"]["decisions"] if one["verdict"] == verdict
@@ -118,18 +117,18 @@ def _name_confidential(findings: Mapping[str, Any], verdict: str) -> str:
     return f"'{first}'" if short and blamed else "what is confidential"
 
 
-def say_reliance(findings: Mapping[str, Any], *, public: bool = False) -> str:
+def say_reliance(findings: Findings, *, public: bool = False) -> str:
     """Against whom the verdict holds, or why it holds against no one."""
     parts = {"adversaries": findings["adversaries"], "gate": findings.get("gate") or {}}
     return say("reliance", found=findings, public=public, **parts)
 
 
-def list_exposed(findings: Mapping[str, Any], *, public: bool = False) -> tuple[str, ...]:
+def list_exposed(findings: Findings, *, public: bool = False) -> tuple[str, ...]:
     """What is not protected, the linkability of records first."""
     return (say_linkage(findings, public=public), *_list_unprotected(findings))
 
 
-def _list_unprotected(findings: Mapping[str, Any]) -> Iterator[str]:
+def _list_unprotected(findings: Findings) -> Iterator[str]:
     for name in list(findings.get("desired") or ())[:MOST_DRAWN]:
         yield f"{name}: the release is meant to reveal it, and all that follows from it."
     if surrogate := findings.get("surrogate"):
@@ -141,7 +140,7 @@ def _list_unprotected(findings: Mapping[str, Any]) -> Iterator[str]:
         yield "This release together with others that the audit does not know."
 
 
-def say_linkage(findings: Mapping[str, Any], *, public: bool = False) -> str:
+def say_linkage(findings: Findings, *, public: bool = False) -> str:
     """What whoever holds the raw records finds again."""
     top, chance, n_tried = _find_linkage(findings) or (None, None, 0)
     included = (findings.get("release") or {}).get("included") or ()
@@ -150,7 +149,7 @@ def say_linkage(findings: Mapping[str, Any], *, public: bool = False) -> str:
     return say("linkage", linkable=is_linkable(findings), untried=untried, **given)
 
 
-def _draw_targets(findings: Mapping[str, Any]) -> Iterator[IntervalRow]:
+def _draw_targets(findings: Findings) -> Iterator[IntervalRow]:
     """Raw and released, as shares of the way from guessing to always right."""
     measured = {n: v for n, v in (findings.get("utility") or {}).items() if "score" in v}
     for name, one in list(measured.items())[:MOST_DRAWN]:
@@ -161,7 +160,7 @@ def _draw_targets(findings: Mapping[str, Any]) -> Iterator[IntervalRow]:
             yield IntervalRow(_label("target", name, view), kind, *values)
 
 
-def _draw_confidential(findings: Mapping[str, Any]) -> Iterator[IntervalRow]:
+def _draw_confidential(findings: Findings) -> Iterator[IntervalRow]:
     """Raw, released and what the target alone reveals, by the score that decided."""
     found = findings["adversaries"]
     ranked = sorted(found["decisions"], key=lambda one: -(one.get("gain_upper") or math.inf))

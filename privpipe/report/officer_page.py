@@ -11,9 +11,7 @@ from decimal import ROUND_CEILING, Context
 from typing import Any
 
 from privpipe.report import audit_text, first_screen, page, release_sections, tables
-from privpipe.report.audit_text import fill, read_texts, sentences
-
-Findings = Mapping[str, Any]
+from privpipe.report.audit_text import Findings, fill, read_texts, sentences
 
 YOURS = "yours to write"
 """What is said where neither the run nor ``[about]`` knows."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from privpipe.numerics.limits import say_upper
 from privpipe.protocols import Guarantee
-from privpipe.report.audit_text import read_texts
+from privpipe.report.audit_text import read_texts, say_weaker
 from privpipe.report.suppression import SMALL, coarsen, coarsen_limit, find_shown_size
 
 # More digits than any promise means.
@@ -135,8 +135,7 @@ def _publish_predictions(findings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _publish_gate(gate: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
-    weaker = list(gate.get("weaker") or ())
-    less = f" Weaker than usual: {'; '.join(weaker)}." if weaker else ""
+    weaker, less = list(gate.get("weaker") or ()), say_weaker(gate)
     # Codes, not reasons: these quote counts.
     codes = sorted({one["code"] for one in gate.get("complaints", ())} - {*VERDICTS})
     others = f" Beyond its limits: {', '.join(codes)}." if codes else ""

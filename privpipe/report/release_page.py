@@ -5,7 +5,7 @@ small count can be worked out. Both hold numbers about records and names of vari
 a record and no path; both are made again from ``audit.json`` alone.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,10 +14,11 @@ from matplotlib.figure import Figure
 
 from privpipe.protocols import FloatArray
 from privpipe.report import audit_text, first_screen, suppression
+from privpipe.report.audit_text import Findings
 from privpipe.report.page import PageSection, Picture, render_markdown, render_page
 from privpipe.report.release_sections import MOST_FIGURES, draw_variable, list_kinds, write_sections
 from privpipe.report.style import MARKERS, THEMES, ThemeName, draw_themes, finish_figure, new_figure
-from privpipe.report.tables import format_number, summarise_attacks
+from privpipe.report.tables import Rows, format_number, summarise_attacks
 
 
 def plot_rounds(
@@ -76,7 +77,7 @@ TEXTS = audit_text.read_texts("release_page.yaml")
 """Meanings of terms, why training stopped, and what is not promised."""
 
 
-def list_training(findings: Mapping[str, Any], *, drawn: bool = True) -> Iterator[PageSection]:
+def list_training(findings: Findings, *, drawn: bool = True) -> Iterator[PageSection]:
     """Pictures of the descent, where drawn, and a table of every task's loss at start and end."""
     found = findings.get("training")
     if not found:
@@ -125,7 +126,7 @@ FORMAT = 1
 WORST = ("leaks", "unknown", "unproven", "not protected", "safe")
 
 
-def render_release_page(findings: Mapping[str, Any], *, version: str = "") -> str:
+def render_release_page(findings: Findings, *, version: str = "") -> str:
     """The page for operators, as HTML.
 
     Parameters
@@ -135,18 +136,11 @@ def render_release_page(findings: Mapping[str, Any], *, version: str = "") -> st
     version
         Version of the package, for the footer.
     """
-    return render_page(
-        "Release",
-        [*_list_sections(findings, drawn=True), *_closing_sections(findings)],
-        verdict=findings["adversaries"]["verdict"],
-        facts=_facts(findings),
-        version=version,
-        screen=first_screen.make_first_screen(findings),
-        terms=TEXTS["glossary"],
-    )
+    listed, facts = _list_sections(findings, drawn=True), _facts(findings)
+    return _render(findings, listed, public=False, facts=facts, version=version)
 
 
-def render_public_page(findings: Mapping[str, Any], *, version: str = "") -> str:
+def render_public_page(findings: Findings, *, version: str = "") -> str:
     """The page for everybody: verdict, gate, limits and guarantee, no small count.
 
     Counts below `suppression.SMALL` are left out, and another beside each, so that none can be
@@ -154,18 +148,18 @@ def render_public_page(findings: Mapping[str, Any], *, version: str = "") -> str
     """
     gate = findings.get("gate") or {}
     said = f"{gate.get('state', 'none')}.{audit_text.say_weaker(gate)}"
-    return render_page(
-        "Release",
-        [*_list_public_sections(findings), *_closing_sections(findings)],
-        verdict=findings["adversaries"]["verdict"],
-        facts={"Gate": f"{said}{audit_text.say_attempt(findings)}"} | _public_facts(findings),
-        version=version,
-        screen=first_screen.make_first_screen(findings, public=True),
-        terms=TEXTS["glossary"],
-    )
+    facts = {"Gate": f"{said}{audit_text.say_attempt(findings)}"} | _public_facts(findings)
+    listed = _list_public_sections(findings)
+    return _render(findings, listed, public=True, facts=facts, version=version)
 
 
-def write_audit_markdown(findings: Mapping[str, Any]) -> str:
+def _render(found: Findings, listed: Iterable[PageSection], *, public: bool, **more: Any) -> str:
+    verdict, sections = found["adversaries"]["verdict"], [*listed, *_closing_sections(found)]
+    screen, terms = first_screen.make_first_screen(found, public=public), TEXTS["glossary"]
+    return render_page("Release", sections, verdict=verdict, screen=screen, terms=terms, **more)
+
+
+def write_audit_markdown(findings: Findings) -> str:
     """The sections without pictures and glossary, of an audit or of what is published of it."""
     verdict = first_screen.say_line(findings)
     if "options" in findings["adversaries"]:
@@ -176,7 +170,7 @@ def write_audit_markdown(findings: Mapping[str, Any]) -> str:
     return render_markdown("Audit", listed, verdict=verdict, facts=facts)
 
 
-def _list_sections(findings: Mapping[str, Any], *, drawn: bool) -> Iterator[PageSection]:
+def _list_sections(findings: Findings, *, drawn: bool) -> Iterator[PageSection]:
     """All that is known, what decided first."""
     found = findings["adversaries"]
     ranked = _rank(found)
@@ -194,7 +188,7 @@ def _list_sections(findings: Mapping[str, Any], *, drawn: bool) -> Iterator[Page
     yield from _attack_sections(cells, worst)
 
 
-def _list_public_sections(findings: Mapping[str, Any]) -> Iterator[PageSection]:
+def _list_public_sections(findings: Findings) -> Iterator[PageSection]:
     """What everybody may read."""
     yield from write_sections(
         "judged retained",
@@ -205,7 +199,7 @@ def _list_public_sections(findings: Mapping[str, Any]) -> Iterator[PageSection]:
     )
 
 
-def _list_predictions(findings: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _list_predictions(findings: Findings) -> list[dict[str, Any]]:
     """Every prediction of least squares, by what it reads."""
     return [
         {"role": role, "variable": name, "view": view, **figures}
@@ -215,7 +209,7 @@ def _list_predictions(findings: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _facts(findings: Mapping[str, Any]) -> dict[str, str]:
+def _facts(findings: Findings) -> dict[str, str]:
     found, about = findings["adversaries"], findings.get("about") or {}
     facts = {"Judged": audit_text.say("judged", found=findings).removeprefix("Judged ")}
     if "gate" in findings:
@@ -230,7 +224,7 @@ def _facts(findings: Mapping[str, Any]) -> dict[str, str]:
     return facts | {more[key]: text for key, text in said.items()}
 
 
-def _public_facts(findings: Mapping[str, Any]) -> dict[str, str]:
+def _public_facts(findings: Findings) -> dict[str, str]:
     found, about = findings["adversaries"], findings.get("about") or {}
     known = ("method", "guarantee", "noise", "proof")
     facts = {"Judged": str(findings["basis"]).removeprefix("Judged ")}
@@ -264,9 +258,7 @@ def _rank(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return sorted(found["decisions"], key=rank)
 
 
-def _attack_sections(
-    cells: Sequence[Mapping[str, Any]], worst: Sequence[str]
-) -> Iterator[PageSection]:
+def _attack_sections(cells: Rows, worst: Sequence[str]) -> Iterator[PageSection]:
     """Every attack on the worst variables; of hundreds the others are in ``audit.json`` alone."""
     shown = [cell for cell in cells if cell["target"] in worst] if worst else cells
     text = ""
@@ -277,6 +269,6 @@ def _attack_sections(
         yield PageSection("All attacks", text, rows, folded=True)
 
 
-def _closing_sections(findings: Mapping[str, Any]) -> Iterator[PageSection]:
+def _closing_sections(findings: Findings) -> Iterator[PageSection]:
     yield from write_sections("limits not_protected", findings)
     yield PageSection("What this does not promise", TEXTS["not_promised"])

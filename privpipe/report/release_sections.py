@@ -1,7 +1,7 @@
 """Sections of a release's page, each of its part of ``audit.json``; none where it is missing."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -10,7 +10,7 @@ from privpipe.report import suppression
 from privpipe.report.audit_text import fill, read_texts, say, sentences
 from privpipe.report.drawings import Curve, IntervalRow, draw_intervals, draw_roc
 from privpipe.report.page import PageSection
-from privpipe.report.tables import format_number, name_size, show_limits
+from privpipe.report.tables import Rows, format_number, name_size, show_limits
 
 WEIGHED = ("accuracy", "auc", "r2")
 """Scores that are drawn: of each attack the one whose upper limit is the largest."""
@@ -67,9 +67,7 @@ def _compile(expression: str) -> Any:
     return sentences().compile_expression(expression, undefined_to_none=False)
 
 
-def draw_variable(
-    target: str, rows: Sequence[Mapping[str, Any]], found: Mapping[str, Any]
-) -> PageSection:
+def draw_variable(target: str, rows: Rows, found: Mapping[str, Any]) -> PageSection:
     """The intervals of all attacks on one variable, and ROC curves of the strongest."""
     best: dict[tuple[str, str], Mapping[str, Any]] = {}
     # The largest upper limit decides, so it is what is drawn; of equal ones the first.
@@ -104,9 +102,7 @@ def _make_interval(row: Mapping[str, Any]) -> IntervalRow:
     return IntervalRow(label, kind, *(math.nan if v is None else float(v) for v in values))
 
 
-def _list_curves(
-    target: str, ranked: Sequence[Mapping[str, Any]], roc: Mapping[str, Any]
-) -> list[Curve]:
+def _list_curves(target: str, ranked: Rows, roc: Mapping[str, Any]) -> list[Curve]:
     """Of the release, the raw records and the noise the strongest adversary's."""
     mine = [one for one in roc.get("curves", ()) if one["target"] == target]
     known = {(one["source"], one["adversary"]): one["true_positive"] for one in mine}

@@ -6,6 +6,9 @@ from typing import Any
 
 from privpipe.numerics.limits import fix_limits
 
+Rows = Sequence[Mapping[str, Any]]
+"""Cells by the names of their columns, a row each."""
+
 SIZES = ((0.05, "negligible"), (0.1, "small"), (0.25, "moderate"), (0.5, "large"))
 """Words for a gain, each below its bound."""
 
@@ -65,7 +68,7 @@ def show_limits(found: Mapping[str, Any] | None, name: str = "", allowed: float 
     return format_limits(value, lower, upper, allowed)
 
 
-def summarise_attacks(cells: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+def summarise_attacks(cells: Rows) -> list[dict[str, str]]:
     """The rows of an attack report's table as people read them: one per attack.
 
     Parameters

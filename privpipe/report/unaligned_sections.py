@@ -1,12 +1,12 @@
 """The report on a release that another tool made: the same first screen, a table of all attacks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from privpipe.report.audit_text import read_texts, say
 from privpipe.report.drawings import IntervalRow, draw_intervals
 from privpipe.report.page import FirstScreen, PageSection
-from privpipe.report.tables import format_limits, format_number
+from privpipe.report.tables import Rows, format_limits, format_number
 
 WORDS: Mapping[str, str] = read_texts("words.yaml")["unaligned"]
 
@@ -31,9 +31,7 @@ def describe_attacks(report: Any) -> list[dict[str, str]]:
     ]
 
 
-def screen_unaligned(
-    report: Any, retained: Sequence[Mapping[str, Any]]
-) -> tuple[FirstScreen, list[PageSection]]:
+def screen_unaligned(report: Any, retained: Rows) -> tuple[FirstScreen, list[PageSection]]:
     """First screen and sections of the page."""
     rows = [
         IntervalRow(f"{a.attack} {a.column}".strip(), "of-release", excess, a.lower, a.upper)

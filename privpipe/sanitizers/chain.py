@@ -20,8 +20,7 @@ from privpipe.numerics.moments import CoMoments, measure_scale
 from privpipe.numerics.random.streams import ScopedStream
 from privpipe.promises import check_promise
 from privpipe.protocols import AnyArray, FloatArray, Guarantee, Method, RecordMap, Shard, Shards
-from privpipe.sanitizers import arrays, feature_map
-from privpipe.sanitizers.grounds import say_promise
+from privpipe.sanitizers import arrays, feature_map, grounds
 
 
 @record_map
@@ -164,7 +163,7 @@ class Standardiser(feature_map.FeatureMap):
 
     n_features_out = n_features_in
 
-    guarantee: ClassVar[Guarantee] = say_promise("scaling")
+    guarantee: ClassVar[Guarantee] = grounds.say_promise("scaling")
     """None: units hide nothing."""
 
     def map_records(self, records: FloatArray) -> FloatArray:

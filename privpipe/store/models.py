@@ -30,8 +30,7 @@ from privpipe.fitted_schema import FittedSchema
 from privpipe.protocols import AnyArray, Guarantee, RecordMap
 from privpipe.store.access import location, objects
 from privpipe.store.access.location import Place
-from privpipe.store.arrays import layout
-from privpipe.store.arrays.destination import show_made
+from privpipe.store.arrays import destination, layout
 
 # Digests of older models must stay what they were: keys of draws are bound to them.
 LATER_FIELDS = ("delta", "protects", "parameters", "statement")
@@ -95,7 +94,7 @@ def _store(url: str, arrays: Mapping[str, AnyArray], root: bytes, *, near: str) 
     try:
         objects.write_all(objects.open_store(work), _array_objects(arrays))
         # The root last: in a bucket, where nothing can be renamed, it is what makes it visible.
-        show_made(url, work, root)
+        destination.show_made(url, work, root)
     finally:
         if path is not None:
             shutil.rmtree(work, ignore_errors=True)

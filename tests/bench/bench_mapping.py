@@ -19,7 +19,7 @@ from privpipe import PrivacyMappingOptions, Records, fit_privacy_mapping
 from privpipe.cluster.passes.pricing_rounds import ClusterPricing
 from privpipe.cluster.workers.connection import ClusterOptions, connect
 from privpipe.numerics.mapping.problem.pair_pricing import Prices, PricingQuestion, price_in_memory
-from privpipe.numerics.mapping.problem.programme import MappingProblem
+from privpipe.numerics.mapping.problem.programme import Programme
 from privpipe.sanitizers.mapping.solving.constrained import solve_constrained_mapping
 from tests.laws_of_records import RecordLaw, make_grid, make_laws
 
@@ -130,7 +130,7 @@ class TimedTasks:
     def __init__(self) -> None:
         self.seconds: list[float] = []
 
-    def __call__(self, problem: MappingProblem, question: PricingQuestion) -> Prices:
+    def __call__(self, problem: Programme, question: PricingQuestion) -> Prices:
         return price_in_memory(problem, question)
 
     def pays(self, work: str, seconds: float, n_tasks: int) -> bool:

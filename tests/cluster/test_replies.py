@@ -27,7 +27,7 @@ from privpipe.numerics.mapping.problem.pair_pricing import (
     price_in_memory,
     sum_prices,
 )
-from privpipe.numerics.mapping.problem.programme import CodeDistance, MappingProblem
+from privpipe.numerics.mapping.problem.programme import CodeDistance, Programme
 from privpipe.numerics.mapping.search.frank_wolfe import search_frank_wolfe
 from tests.numerics.test_mapping_pricing import dense_costs, make_problem, random_duals
 
@@ -73,7 +73,7 @@ def test_price_block__names_what_is_near_and_nothing_else(kind: str) -> None:
     assert 0 < (cut.best < 0).sum() < cut.best.size
 
 
-def make_categorical(n: int, n_private: int) -> MappingProblem:
+def make_categorical(n: int, n_private: int) -> Programme:
     """Profiles of six attributes with probabilities as uneven as counted ones."""
     rng = np.random.default_rng(3)
     codes = np.unique(rng.integers(0, 5, (3 * n, 6)), axis=0)
@@ -81,7 +81,7 @@ def make_categorical(n: int, n_private: int) -> MappingProblem:
     joint = rng.gamma(0.4, size=(n, n_private)) * rng.gamma(0.3, size=(n, 1)) + 1e-9
     mass = joint.sum(axis=1)
     distance = CodeDistance("hamming", codes, codes)
-    return MappingProblem(mass / mass.sum(), joint / mass[:, None], distance, 0.3, np.arange(n))
+    return Programme(mass / mass.sum(), joint / mass[:, None], distance, 0.3, np.arange(n))
 
 
 @pytest.mark.slow
@@ -92,7 +92,7 @@ def test_search__sends_at_most_8_bytes_per_symbol_and_value_a_round(n: int, n_pr
     pricing = ClusterPricing(Executor(), place="cluster")
     sizes: list[int] = []
 
-    def price(asked: MappingProblem, question: PricingQuestion) -> Prices:
+    def price(asked: Programme, question: PricingQuestion) -> Prices:
         before = pricing.n_bytes
         prices = pricing(asked, question)
         sizes.append(pricing.n_bytes - before)
@@ -115,7 +115,7 @@ def test_frank_wolfe__sends_at_most_8_bytes_per_symbol_and_value_a_round() -> No
     pricing = ClusterPricing(Executor(), place="cluster")
     sizes: list[int] = []
 
-    def price(asked: MappingProblem, question: PricingQuestion) -> Prices:
+    def price(asked: Programme, question: PricingQuestion) -> Prices:
         before = pricing.n_bytes
         prices = pricing(asked, question)
         sizes.append(pricing.n_bytes - before)

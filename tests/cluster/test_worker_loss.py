@@ -22,7 +22,7 @@ from privpipe.cluster.passes.pricing_rounds import ClusterPricing
 from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.cluster.workers.connection import ClusterOptions, connect
 from privpipe.numerics.mapping.problem.pair_pricing import Prices, PricingQuestion, price_in_memory
-from privpipe.numerics.mapping.problem.programme import MappingProblem, MatrixDistance
+from privpipe.numerics.mapping.problem.programme import MatrixDistance, Programme
 from privpipe.protocols import FloatArray, Shard, Sums
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
 from privpipe.sanitizers.minimax.linear_minimax import MinimaxOptions, fit_minimax_filter
@@ -118,7 +118,7 @@ def test_cluster_pricing__goes_on_when_the_only_worker_dies_in_a_round(alone: Cl
     plain = make_problem("matrix")
     assert isinstance(plain.distance, MatrixDistance)
     slow = SlowMatrix(plain.distance.matrix)
-    problem = MappingProblem(plain.mass, plain.posterior, slow, plain.budget, plain.stay)
+    problem = Programme(plain.mass, plain.posterior, slow, plain.budget, plain.stay)
     price = ClusterPricing(alone, "0badcaff", "cluster")
     question = PricingQuestion(random_duals(problem, 1), 3, True)
     found = during(alone, "price_columns-0badcaff", lambda: price(problem, question))
@@ -131,7 +131,7 @@ def test_solve__is_the_same_mapping_though_its_only_worker_dies_each_third_round
     joint, codes = random_joint(2, 48, 1), profiles(48, 2)
     price, killed = ClusterPricing(alone, "0badcb00", "cluster"), []
 
-    def disturbed(problem: MappingProblem, question: PricingQuestion) -> Prices:
+    def disturbed(problem: Programme, question: PricingQuestion) -> Prices:
         if len(killed) < 2 and price.n_sent % 12 == 8:
             killed.append(processes(alone))
             kill_all(alone)

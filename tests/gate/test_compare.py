@@ -19,6 +19,7 @@ from privpipe.errors import OptionError, RankError
 from privpipe.flows.comparison import compare_collection, plan_entries
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.runs.watch import Watch
+from privpipe.pipeline.stages import train as train_module
 from privpipe.report.console import PlainConsole
 from tests.gate.leaky_runs import make_leaky_options, make_records, write_records
 
@@ -62,7 +63,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
     write_records(str(folder / "records.zarr"), make_records(3000))
     options = make(folder, NARROW, LEACE, WIDE)
     measure, attacked = privpipe.flows.comparison._measure, list[Attack]()
-    train, run = privpipe.flows.comparison.train_stage, inference._attack
+    train, run = train_module.train_stage, inference._attack
 
     def fail(run: Any, executor: Any) -> Any:
         if run.options.method == options.compare[0].method:
@@ -79,7 +80,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
         return run(target, outcome, **given)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(privpipe.flows.comparison, "train_stage", fail)
+        patch.setattr(train_module, "train_stage", fail)
         patch.setattr(privpipe.flows.comparison, "_measure", stop_at_the_third)
         with pytest.raises(KeyboardInterrupt):
             compare(options)

@@ -23,9 +23,9 @@ from privpipe.numerics.mapping.problem.programme import (
     CodeDistance,
     Distance,
     Duals,
-    MappingProblem,
     MatrixDistance,
     Pairs,
+    Programme,
     log_ratios,
     make_feasible,
     measure_information,
@@ -36,7 +36,7 @@ from privpipe.numerics.mapping.search.frank_wolfe import solve_coupled_choice
 from privpipe.protocols import FloatArray
 
 
-def make_problem(kind: str, n: int = 70, n_private: int = 2, seed: int = 0) -> MappingProblem:
+def make_problem(kind: str, n: int = 70, n_private: int = 2, seed: int = 0) -> Programme:
     rng = np.random.default_rng(seed)
     codes = np.unique(rng.integers(0, 6, (4 * n, 3)), axis=0)
     codes = rng.permutation(codes)[:n].astype(float)
@@ -50,15 +50,15 @@ def make_problem(kind: str, n: int = 70, n_private: int = 2, seed: int = 0) -> M
         distance = MatrixDistance(np.abs(codes[:, None] - codes[None]).max(-1))
     mass = rng.dirichlet(np.ones(n))
     posterior = rng.dirichlet(np.full(n_private, 0.3), n)
-    return MappingProblem(mass, posterior, distance, 0.5, np.arange(n))
+    return Programme(mass, posterior, distance, 0.5, np.arange(n))
 
 
-def random_duals(problem: MappingProblem, seed: int) -> Duals:
+def random_duals(problem: Programme, seed: int) -> Duals:
     raw = np.random.default_rng(seed).normal(size=(problem.n_symbols, problem.n_private))
     return Duals(normalise_potentials(raw, problem.prior), 0.37)
 
 
-def dense_costs(problem: MappingProblem, duals: Duals) -> FloatArray:
+def dense_costs(problem: Programme, duals: Duals) -> FloatArray:
     block = problem.distance.block(0, problem.n_columns)
     return np.asarray(problem.posterior @ duals.potentials.T + duals.multiplier * block)
 
@@ -104,7 +104,7 @@ def test_merge_prices__any_partition_gives_the_same_bits(cuts: list[int], kind: 
     parts = []
     for a, b in pairwise(edges):
         columns = np.arange(a, b)
-        part = MappingProblem(
+        part = Programme(
             problem.mass[columns],
             problem.posterior[columns],
             problem.distance.columns_of(columns),
@@ -117,13 +117,13 @@ def test_merge_prices__any_partition_gives_the_same_bits(cuts: list[int], kind: 
         assert (getattr(merged, name) == getattr(whole, name)).all(), name
 
 
-def make_line(kind: str, mixed: bool, n: int = 300) -> MappingProblem:
+def make_line(kind: str, mixed: bool, n: int = 300) -> Programme:
     rng = np.random.default_rng(3)
     x = np.cumsum(rng.integers(1, 5, n)).astype(float)[:, None]
     value = rng.uniform(size=n) if mixed else (rng.uniform(size=n) > 0.5).astype(float)
     posterior = np.stack([1 - value, value], axis=1)
     distance = CodeDistance(kind, x, x)  # type: ignore[arg-type]
-    return MappingProblem(np.full(n, 1 / n), posterior, distance, 10.0, np.arange(n))
+    return Programme(np.full(n, 1 / n), posterior, distance, 10.0, np.arange(n))
 
 
 @pytest.mark.parametrize("kind", ["squared", "absolute"])

@@ -19,7 +19,6 @@ import privpipe
 from privpipe.command.erase_command import erase_command
 from privpipe.command.inspect_command import export_command
 from privpipe.errors import PrivpipeError, StoreError
-from privpipe.flows import increment_flow
 from privpipe.flows.release_flow import release_collection
 from privpipe.pipeline.operations import erase as erasing
 from privpipe.pipeline.operations.erase import ErasureOptions, erase_records, plan_erasure
@@ -27,6 +26,7 @@ from privpipe.pipeline.operations.record_removal import ChosenRecords, digest_of
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.runs.watch import Watch
+from privpipe.pipeline.stages import publish
 from privpipe.store.access.workspace import hold_workspace
 from privpipe.store.collections.collection import open_collection
 from privpipe.store.collections.growing_collection import (
@@ -214,8 +214,8 @@ def growing(tmp_path: Path, sources: Path, monkeypatch: pytest.MonkeyPatch) -> P
     assert release(configure_growing(tmp_path)) == "published"
     add(tmp_path, "tuesday", write_records(sources / "c.npz", 3, with_her=True), replacing=True)
     with monkeypatch.context() as killed:
-        killed.delattr(increment_flow, "show_release")
-        with pytest.raises(NameError):
+        killed.delattr(publish, "show_release")
+        with pytest.raises(AttributeError):
             release(configure_growing(tmp_path))
     return tmp_path
 

@@ -19,6 +19,7 @@ from privpipe.pipeline.operations.erase import ErasureOptions, erase_records
 from privpipe.pipeline.operations.record_removal import ChosenRecords
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.run import Run, Trained
+from privpipe.pipeline.stages import clean
 from privpipe.pipeline.stages.increment_check import check_growing
 from privpipe.store.access.workspace import has_workspace
 from privpipe.store.collections.growing_collection import append_partition, read_partitions
@@ -247,7 +248,7 @@ def test_erase__brings_back_nothing_that_was_withdrawn(tmp_path: Path) -> None:
 def test_work__of_a_partition_is_named_by_its_day(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options, seen, make = increments.configure(tmp_path), list[str](), increment_flow.plan_release
+    options, seen, make = increments.configure(tmp_path), list[str](), clean.plan_release
     opened = list[Executor]()
 
     def open_one(*_: object) -> AbstractContextManager[Executor]:
@@ -260,7 +261,7 @@ def test_work__of_a_partition_is_named_by_its_day(
         seen.append(opened[-1].part)
         return make(run, trained)
 
-    monkeypatch.setattr(increment_flow, "plan_release", note)
+    monkeypatch.setattr(clean, "plan_release", note)
     for number in (1, 2):
         increments.append(tmp_path, f"SECRET-{number}", draw(number), number)
     increments.release(options)

@@ -25,8 +25,7 @@ from privpipe.protocols import Guarantee, RecordMap
 from privpipe.records.memory import Records
 from privpipe.sanitizers import METHODS, RECORD_MAPS
 from privpipe.sanitizers.chain import Chain, fit_standardiser
-from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
-from privpipe.sanitizers.mapping.stratified_mapping import StratifiedMapping
+from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping, StratifiedMapping
 from privpipe.sanitizers.minimax.baselines import PcaOptions, fit_pca_filter
 from privpipe.sanitizers.minimax.custom_filter import (
     MinimaxCustomOptions,

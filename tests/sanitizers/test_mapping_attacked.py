@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from privpipe import SparseMapping, certify_mapping, solve_privacy_mapping
 from privpipe.errors import ConvergenceError, InputError, OptionError
-from privpipe.numerics.mapping.problem.search_progress import SearchProgress
+from privpipe.numerics.mapping.problem.search_progress import Search
 from privpipe.protocols import FloatArray, IntArray
 from tests.oracles_sppm import all_distances, solve_exactly
 from tests.referee_sppm import judge
@@ -290,7 +290,7 @@ def test_solve_privacy_mapping__returns_nothing_that_its_certificate_denies(
     joint = rng.gamma(0.4, size=(2, 8)) + 1e-3
     joint /= joint.sum()
 
-    def search(*args: Any, **given: Any) -> tuple[SearchProgress, str]:
+    def search(*args: Any, **given: Any) -> tuple[Search, str]:
         progress, reason = honest(*args, **given)
         weights = progress.plan.weights.copy()
         if lie == "bound":

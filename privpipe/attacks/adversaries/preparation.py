@@ -18,6 +18,9 @@ from privpipe.numerics.finite import as_array, as_reals, find_empty_rows, find_f
 from privpipe.numerics.kinds import code_classes, guess_classes
 from privpipe.protocols import AnyArray, ArrayLike, BoolArray, Column, FloatArray, IntArray
 
+Columns = Sequence[Column] | None
+"""Of those that are not described names and kinds are guessed."""
+
 
 class KnownInputs(TypedDict, total=False):
     """What is known of released records and of those who hold them; all of it optional.
@@ -56,8 +59,8 @@ class KnownInputs(TypedDict, total=False):
 
     raw: ArrayLike | None
     noise: ArrayLike | None
-    columns: Sequence[Column] | None
-    features: Sequence[Column] | None
+    columns: Columns
+    features: Columns
     groups: ArrayLike | None
     seen: ArrayLike | None
     places: ArrayLike | None
@@ -194,7 +197,7 @@ def _read_release(
     main: TrainingMatrix,
     withheld: BoolArray,
     auxiliary: Auxiliary,
-    features: Sequence[Column] | None,
+    features: Columns,
 ) -> dict[str, TrainingMatrix]:
     """Further readings of the release: with auxiliary information, and of its bits."""
     found = {"released": main}
@@ -226,7 +229,7 @@ def _join(main: TrainingMatrix, columns: FloatArray, n_features: int = 0) -> Tra
 
 
 def _list_numbers(
-    released: AnyArray, withheld: BoolArray, auxiliary: Auxiliary, features: Sequence[Column] | None
+    released: AnyArray, withheld: BoolArray, auxiliary: Auxiliary, features: Columns
 ) -> tuple[FloatArray, int]:
     """Measured and auxiliary values as they are, how large records are, and how many columns."""
     numbers = released
@@ -288,11 +291,7 @@ def _check_rows(arrays: dict[str, AnyArray], optional: dict[str, ArrayLike | Non
 
 
 def _prepare_source(
-    table: AnyArray,
-    name: str,
-    withheld: BoolArray,
-    features: Sequence[Column] | None,
-    options: AttackOptions,
+    table: AnyArray, name: str, withheld: BoolArray, features: Columns, options: AttackOptions
 ) -> TrainingMatrix:
     """Standardised columns; a withheld record, or one withheld for what it holds, is the mean."""
     if features is not None:
@@ -332,7 +331,7 @@ def _draw_rows(usable: IntArray, n_features: int, options: AttackOptions) -> Int
 
 
 def code_targets(
-    confidential: ArrayLike, columns: Sequence[Column] | None
+    confidential: ArrayLike, columns: Columns
 ) -> tuple[list[str], list[bool], FloatArray]:
     """Names, whether categorical, and values or codes of the confidential columns.
 
@@ -378,7 +377,7 @@ def code_targets(
     return names, kinds, truth
 
 
-def _name_columns(width: int, columns: Sequence[Column] | None) -> list[str]:
+def _name_columns(width: int, columns: Columns) -> list[str]:
     if columns is None:
         return ["confidential"] if width == 1 else [f"confidential_{j}" for j in range(width)]
     if len(columns) != width:

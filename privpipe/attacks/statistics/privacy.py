@@ -13,7 +13,7 @@ from scipy.sparse import csr_array
 
 from privpipe.numerics.moments import LeastSquares
 from privpipe.numerics.rounding import exceeds
-from privpipe.protocols import BoolArray, FloatArray, IntArray
+from privpipe.protocols import FloatArray, IntArray
 
 PARTS = 64
 """Parts of the records whose sums stay apart: an interval needs the spread between some."""
@@ -84,30 +84,9 @@ def sum_privacy(
     ----------
     Xu et al. 2017, definitions of e_privacy and complete privacy.
     """
-    changed = (predicted - expected) ** 2
     # The paper's "greater": who does just as well as from the mean, up to the rounding of both
-    # sums, does not count, and neither does an unknown truth.
-    private = _find_private(adversary, shown, truth, raw, mean, predicted)
-    columns = (changed, np.ones_like(changed), private, ~np.isnan(truth))
-    n = len(parts)
-    # One product with indicators of the parts: sums of all columns at once.
-    chosen = csr_array((np.ones(n), parts, np.arange(n + 1)), shape=(n, PARTS)).T
-    return np.stack([chosen @ column.astype(np.float64) for column in columns], axis=1)
-
-
-def _find_private(
-    adversary: LeastSquares,
-    shown: FloatArray,
-    truth: FloatArray,
-    raw: LeastSquares,
-    mean: FloatArray,
-    predicted: FloatArray,
-) -> BoolArray:
-    """Which pairs are completely private, (n_records, n_targets).
-
-    What rounding may do to a prediction is bounded for all records together first: a pair that is
-    larger even so, or not larger at all, is decided; a record with another pair is bounded alone.
-    """
+    # sums, does not count, and neither does an unknown truth. What rounding may do is bounded for
+    # all records together first, and alone for a record with a pair that this does not decide.
     left, right = np.abs(predicted - truth), np.abs(raw.predict(mean[None, :]) - truth)
     rest = raw.sum_terms(mean[None, :]) + 2 * np.abs(truth)
     n_terms = max(shown.shape[1], len(mean))
@@ -118,7 +97,11 @@ def _find_private(
     if len(close):
         terms = adversary.sum_terms(shown[close]) + rest[close]
         private[close] = exceeds(left[close], right[close], terms, n_terms)
-    return private
+    changed, n = (predicted - expected) ** 2, len(parts)
+    columns = (changed, np.ones_like(changed), private, ~np.isnan(truth))
+    # One product with indicators of the parts: sums of all columns at once.
+    chosen = csr_array((np.ones(n), parts, np.arange(n + 1)), shape=(n, PARTS)).T
+    return np.stack([chosen @ column.astype(np.float64) for column in columns], axis=1)
 
 
 def report_privacy(table: FloatArray, names: Sequence[str]) -> ViewPrivacy:

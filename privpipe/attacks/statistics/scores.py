@@ -17,8 +17,7 @@ from functools import partial
 
 import numpy as np
 
-from privpipe.attacks.statistics import intervals, roc
-from privpipe.attacks.statistics.exposure import measure_exposures
+from privpipe.attacks.statistics import exposure, intervals, roc
 from privpipe.protocols import BoolArray, FloatArray, IntArray
 
 EXPOSURES = {"tpr_at_0.001": 0.001, "tpr_at_0.01": 0.01}
@@ -238,7 +237,7 @@ def measure_class_scores(
     ahead = _raise_upper(*(_measure_lead(truth, one, guess, confidence) for one in (hits, best)))
     scores[0] = replace(scores[0], advanced=_scale(ahead, baselines["accuracy"]))
     scores = [_add_gain(one, gains[one.name]) if one.name in gains else one for one in scores]
-    return (*scores, *_measure_exposures(truth, decided[1], confidence, folds, reference))
+    return (*scores, *_measure_exposures(truth, decided[1], confidence, reference))
 
 
 def _compare_enough(truth: IntArray, reference: ScoredAgainst) -> ScoredAgainst:
@@ -311,16 +310,12 @@ def _count_decisive(truth: IntArray, groups: IntArray | None) -> IntArray:
 
 
 def _measure_exposures(
-    truth: IntArray,
-    ranking: FloatArray,
-    confidence: intervals.Confidence,
-    folds: IntArray,
-    reference: ScoredAgainst,
+    truth: IntArray, ranking: FloatArray, confidence: intervals.Confidence, reference: ScoredAgainst
 ) -> list[Score]:
     """True-positive rates, with their gains where cells of equal target are known."""
     rates = list(EXPOSURES.values())
-    measure = partial(measure_exposures, truth, ranking, rates, confidence)
-    measured = zip(EXPOSURES.items(), measure(cells=folds), strict=True)
+    measure = partial(exposure.measure_exposures, truth, ranking, rates, confidence)
+    measured = zip(EXPOSURES.items(), measure(cells=reference.folds), strict=True)
     scores = [Score(name, found, rate) for (name, rate), found in measured]
     if (cells := reference.cells) is None:
         return scores
@@ -387,7 +382,7 @@ def measure_number_scores(
         r2 = _add_gain(r2, _raise_upper(found, most))
     halves, mine = roc.halve_numbers(truth), np.column_stack([-decided[0], decided[0]])
     reference = _compare_enough(halves, reference)
-    return (r2, rmse, *_measure_exposures(halves, mine, confidence, folds, reference))
+    return (r2, rmse, *_measure_exposures(halves, mine, confidence, reference))
 
 
 def _rescale(truth: FloatArray, predicted: FloatArray, folds: IntArray) -> FloatArray:

@@ -13,9 +13,8 @@ from typing import TypeAlias
 import numpy as np
 from scipy import linalg
 
-from privpipe.attacks.adversaries import coordinates, ridges
+from privpipe.attacks.adversaries import auxiliary, coordinates, ridges
 from privpipe.attacks.adversaries.attack_options import USUAL, AttackOptions
-from privpipe.attacks.adversaries.auxiliary import standardise
 from privpipe.attacks.statistics import intervals
 from privpipe.attacks.statistics.intervals import Confidence, Interval
 from privpipe.attacks.statistics.splits import RecordSplit, draw_split
@@ -421,7 +420,7 @@ def measure_reconstruction(
 def _standardise(raw: FloatArray) -> FloatArray:
     """Columns that vary, of mean 0 and variance 1; all of them, whatever their rank."""
     # Every raw column counts alike in the R squared, whatever its unit.
-    table = standardise(raw.astype(np.float64)) if np.isfinite(raw).all() else raw[:, :0]
+    table = auxiliary.standardise(raw.astype(np.float64)) if np.isfinite(raw).all() else raw[:, :0]
     if not table.shape[1]:
         problem = "raw has no column that varies, or values that are not finite."
         remedy = "Give finite records with at least one column that varies."

@@ -19,10 +19,9 @@ from functools import partial
 import numpy as np
 import scipy
 
-from privpipe.attacks.adversaries import READS_BITS
+from privpipe.attacks.adversaries import READS_BITS, problem
 from privpipe.attacks.adversaries.attack_options import AttackOptions, choose_adversaries
 from privpipe.attacks.adversaries.evidence import Evidence, Target
-from privpipe.attacks.adversaries.problem import guess_target, measure_target
 from privpipe.attacks.statistics.scores import Decided, Score
 from privpipe.attacks.statistics.splits import is_of_groups
 from privpipe.attacks.threats import inference
@@ -155,9 +154,9 @@ def _find_ideal(target: Target, leak: str, share: float, room: float) -> bool:
     splits = target.split_records()
     tests = inference.draw_tests(target, splits, options.max_test // len(splits))
     test, train = np.concatenate(tests), np.unique(np.concatenate([s.train for s in splits]))
-    scale = (0.0, 1.0) if n_classes else measure_target(truth[train])
+    scale = (0.0, 1.0) if n_classes else problem.measure_target(truth[train])
     reference = inference.compare_to_desired(target, splits, tests)
-    guess = guess_target(truth[train], n_classes)
+    guess = problem.guess_target(truth[train], n_classes)
     if reference.known is not None:
         before = reference.known[0]
     elif n_classes:

@@ -21,7 +21,7 @@ from threadpoolctl import threadpool_limits
 
 from privpipe.cluster.executors import executor as local
 from privpipe.cluster.executors.boundary import run_sealed
-from privpipe.cluster.executors.executor import Function, Task
+from privpipe.cluster.executors.executor import Function, Listener, Task
 from privpipe.cluster.workers.connection import ClusterOptions, connect
 from privpipe.cluster.workers.progress import TOPIC, Progress
 from privpipe.errors import ClusterError, PrivpipeError
@@ -254,9 +254,7 @@ class DaskExecutor(local.Executor):
         Receives the events.
     """
 
-    def __init__(
-        self, client: Client, run: str = "", listener: local.Listener = local.ignore
-    ) -> None:
+    def __init__(self, client: Client, run: str = "", listener: Listener = local.ignore) -> None:
         super().__init__(listener)
         self.client = client
         self.run = run or secrets.token_hex(4)
@@ -457,7 +455,7 @@ def _outcome(future: Future[Any]) -> Any:
 
 @contextmanager
 def open_executor(
-    options: ClusterOptions, run: str, listener: local.Listener = local.ignore
+    options: ClusterOptions, run: str, listener: Listener = local.ignore
 ) -> Iterator[local.Executor]:
     """All work in this process where no workers are requested, on a cluster otherwise.
 

@@ -21,7 +21,7 @@ from numcodecs.blosc import Blosc
 from privpipe.cluster.executors.executor import FAN_IN, Event, Executor
 from privpipe.numerics.mapping.problem import pair_pricing
 from privpipe.numerics.mapping.problem.pair_pricing import Prices, PricingQuestion
-from privpipe.numerics.mapping.problem.programme import MappingProblem
+from privpipe.numerics.mapping.problem.programme import Programme
 from privpipe.numerics.mapping.problem.search_progress import Deadline, waiting
 from privpipe.protocols import FloatArray, IntArray
 
@@ -183,12 +183,12 @@ class ClusterPricing:
         self.executor = _executor_of(client, run_id)
         self.place = place
         self.n_sent = self.n_bytes = 0
-        self._problem: MappingProblem | None = None
+        self._problem: Programme | None = None
         self._blocks: list[Any] = []
         self._edges: tuple[int, ...] = ()
         self._mass: Any = None
 
-    def __call__(self, problem: MappingProblem, question: PricingQuestion) -> Prices:
+    def __call__(self, problem: Programme, question: PricingQuestion) -> Prices:
         """Price all columns of a problem."""
         # The same object, not an equal one: comparing would cost as much as sending.
         if problem is not self._problem:
@@ -229,7 +229,7 @@ class ClusterPricing:
         self.executor.listener(Event(work, "decides", float(sent), "tasks", numbers))
         return sent
 
-    def _pays_pricing(self, problem: MappingProblem, question: PricingQuestion) -> bool:
+    def _pays_pricing(self, problem: Programme, question: PricingQuestion) -> bool:
         if self.place != "auto" or not self.n_threads:
             return self.place == "cluster"
         n = min(max(_PILOT_PAIRS // problem.n_symbols, 1), problem.n_columns)
@@ -255,7 +255,7 @@ class ClusterPricing:
                 found = executor.solve_apart(solve, several)
             yield from found
 
-    def _load(self, problem: MappingProblem) -> None:
+    def _load(self, problem: Programme) -> None:
         """Cut the columns and leave each block where it will be priced."""
         self._edges = plan_columns(problem.n_symbols, problem.n_columns)
         groups, send = pair_pricing.column_groups(problem), self.executor.send
@@ -287,7 +287,7 @@ class ClusterPricing:
         return unpack_prices(answer)
 
 
-def _part(problem: MappingProblem, start: int, stop: int) -> MappingProblem:
+def _part(problem: Programme, start: int, stop: int) -> Programme:
     """A block of columns without the symbols, which all blocks share and one broadcast carries."""
     columns = np.arange(start, stop)
     distance: Any = problem.distance.columns_of(columns)
@@ -295,12 +295,10 @@ def _part(problem: MappingProblem, start: int, stop: int) -> MappingProblem:
         # All blocks share them: they are sent once a problem, apart.
         distance = replace(distance, symbols=distance.symbols[:0])
     mass, posterior = problem.mass[columns], problem.posterior[columns]
-    return MappingProblem(mass, posterior, distance, problem.budget, problem.stay[columns])
+    return Programme(mass, posterior, distance, problem.budget, problem.stay[columns])
 
 
-def keep_columns(
-    part: MappingProblem, groups: IntArray, symbols: Any
-) -> tuple[MappingProblem, IntArray]:
+def keep_columns(part: Programme, groups: IntArray, symbols: Any) -> tuple[Programme, IntArray]:
     """Worker side: hold a block of columns, its arrays aligned."""
     distance: Any = part.distance
     if symbols is not None:
@@ -310,7 +308,7 @@ def keep_columns(
 
 
 def price_columns(
-    block: tuple[MappingProblem, IntArray], question: PricingQuestion, levels: Any, first: int
+    block: tuple[Programme, IntArray], question: PricingQuestion, levels: Any, first: int
 ) -> Reply:
     """Worker side: price the block's columns, the first of which is given, against all symbols."""
     problem, groups = block

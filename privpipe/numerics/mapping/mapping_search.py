@@ -8,10 +8,9 @@ import numpy as np
 from privpipe.numerics.mapping.problem import pair_pricing
 from privpipe.numerics.mapping.problem.ordered_pricing import bin_posteriors, is_ordered
 from privpipe.numerics.mapping.problem.pair_pricing import PriceOracle, PricingQuestion
-from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, thin_plan
-from privpipe.numerics.mapping.problem.search_progress import OutOfTime, SearchProgress
-from privpipe.numerics.mapping.search import column_generation
-from privpipe.numerics.mapping.search.coarse_to_fine_search import search_ordered
+from privpipe.numerics.mapping.problem.programme import Duals, Programme, thin_plan
+from privpipe.numerics.mapping.problem.search_progress import OutOfTime, Search
+from privpipe.numerics.mapping.search import coarse_to_fine_search, column_generation
 from privpipe.numerics.mapping.search.column_generation import TimedPricing
 from privpipe.numerics.mapping.search.interior_point import polish
 from privpipe.numerics.mapping.search.smoothed_dual_search import anneal, start_state
@@ -27,14 +26,14 @@ _BREAKDOWNS = (np.linalg.LinAlgError, ArithmeticError)
 
 
 def search_mapping(
-    problem: MappingProblem,
+    problem: Programme,
     *,
     gap: float,
     price: PriceOracle | None = None,
     start: Duals | None = None,
     max_seconds: float = np.inf,
-    on_round: Callable[[SearchProgress], None] | None = None,
-) -> tuple[SearchProgress, str]:
+    on_round: Callable[[Search], None] | None = None,
+) -> tuple[Search, str]:
     """Search until the certified gap is reached.
 
     Parameters
@@ -60,7 +59,7 @@ def search_mapping(
     reason
         "gap reached", "time limit" or "no further progress".
     """
-    progress = SearchProgress(problem, gap, max_seconds, on_round)
+    progress = Search(problem, gap, max_seconds, on_round)
     try:
         _search(progress, price, start)
     except OutOfTime:
@@ -75,7 +74,7 @@ def search_mapping(
     return progress, reason
 
 
-def _search(progress: SearchProgress, price: PriceOracle | None, start: Duals | None) -> None:
+def _search(progress: Search, price: PriceOracle | None, start: Duals | None) -> None:
     """From the start, if there is one, and anew where that did not lead to the gap."""
     timed = TimedPricing(progress, price)
     if start is not None and not progress.stop:
@@ -87,14 +86,14 @@ def _search(progress: SearchProgress, price: PriceOracle | None, start: Duals | 
 
 
 def _take_route(
-    progress: SearchProgress, price: PriceOracle | None, timed: TimedPricing, start: Duals | None
+    progress: Search, price: PriceOracle | None, timed: TimedPricing, start: Duals | None
 ) -> None:
     """The route for the problem; arithmetic that breaks down ends it with the best so far."""
     problem = progress.problem
     # What a route found before its arithmetic broke down is certified as anything else is.
     with suppress(*_BREAKDOWNS):
         if is_ordered(problem) and bin_posteriors(problem.posterior, 2) is not None:
-            search_ordered(progress, start)
+            coarse_to_fine_search.search_ordered(progress, start)
             if price is not None:
                 _offer_bound(progress, progress.duals, timed, "oracle")
     if not progress.stop:
@@ -102,13 +101,13 @@ def _take_route(
             _search_any(progress, timed, start)
 
 
-def _offer_bound(progress: SearchProgress, duals: Duals, price: PriceOracle, stage: str) -> None:
+def _offer_bound(progress: Search, duals: Duals, price: PriceOracle, stage: str) -> None:
     prices = price(progress.problem, PricingQuestion(duals, values=False))
     bound = pair_pricing.measure_bound(progress.problem, prices, duals)
     progress.offer(progress.plan, duals, bound, 0, stage)
 
 
-def _search_any(progress: SearchProgress, price: PriceOracle, start: Duals | None) -> None:
+def _search_any(progress: Search, price: PriceOracle, start: Duals | None) -> None:
     """Anneal on pairs found by pricing; an interior point where that is not near enough."""
     problem = progress.problem
     explore = column_generation.OracleExplorer(price, column_generation.most_named(problem))

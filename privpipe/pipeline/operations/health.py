@@ -19,14 +19,10 @@ import fsspec
 import httpx
 
 from privpipe.cluster.executors.boundary import run_sealed, seal
-from privpipe.cluster.workers.certificates import PARTS, is_loopback, read_certificate
-from privpipe.cluster.workers.connection import connect
-from privpipe.cluster.workers.processes import look_around
-from privpipe.pipeline.operations import deployment_file
-from privpipe.pipeline.operations.prefect_server import check_server
-from privpipe.pipeline.runs.run import cluster_options
+from privpipe.cluster.workers import certificates, connection, processes
+from privpipe.pipeline.operations import deployment_file, prefect_server
+from privpipe.pipeline.runs import run, spend
 from privpipe.pipeline.runs.run_options import RunOptions
-from privpipe.pipeline.runs.spend import is_promised_across_runs, list_fleeting
 from privpipe.store.access.lease import MOST_SKEW
 from privpipe.store.access.location import create_bytes, join, local_path, shown
 from privpipe.store.keyring.account import find_account
@@ -112,9 +108,9 @@ def tries_conditions(parent: str) -> bool:
 
 def check_account(options: RunOptions) -> Iterator[Finding]:
     """Account and keys lie where they last; what is refused fails the configuration as well."""
-    refused = is_promised_across_runs(options) and options.privacy.ephemeral == "refuse"
+    refused = spend.is_promised_across_runs(options) and options.privacy.ephemeral == "refuse"
     remedy = "Name folders that last in [privacy] account or PRIVPIPE_ACCOUNT, and PRIVPIPE_KEYS."
-    for sentence in (fleeting := list_fleeting(options)):
+    for sentence in (fleeting := spend.list_fleeting(options)):
         detail = f"{sentence}: what later runs have to know is forgotten"
         yield weigh("account", detail, remedy, fails=refused)
     if not fleeting:
@@ -145,8 +141,8 @@ def check_certificates() -> Iterator[Finding]:
         return
     folder = Path(given).parent
     renewal = f"privpipe certs {folder} --renew, then restart scheduler and workers"
-    for part in [part for part in PARTS if (folder / f"{part}.pem").exists()]:
-        state = read_certificate(folder, part)
+    for part in [part for part in certificates.PARTS if (folder / f"{part}.pem").exists()]:
+        state = certificates.read_certificate(folder, part)
         left = state.days_left()
         problems = {
             "is not signed by the authority beside it": not state.ours,
@@ -168,10 +164,10 @@ def check_cluster(options: Any) -> Iterator[Finding]:
         return
     release = options.release.path
     begun = time.perf_counter()
-    with connect(cluster_options(options)) as client:
+    with connection.connect(run.cluster_options(options)) as client:
         # Before the workers are queried: this is the way to the scheduler alone.
         yield weigh("scheduler", f"{address} answers after {time.perf_counter() - begun:.1f} s")
-        queried = client.run(run_sealed, look_around, options.collection.path, release)
+        queried = client.run(run_sealed, processes.look_around, options.collection.path, release)
         for worker, found in queried.items():
             yield from _judge_worker(worker, found, time.time())
 
@@ -199,7 +195,7 @@ TIME_LIMIT = 30.0
 
 def check_server_health() -> Iterator[Finding]:
     """Whether the server answers us, and no one without the password."""
-    url = check_server()
+    url = prefect_server.check_server()
     known = _request(url, "/work_pools/filter", password=True)
     yield weigh("Prefect server", f"answers at {url}")
     if known.status_code != httpx.codes.OK:
@@ -214,7 +210,7 @@ def check_server_health() -> Iterator[Finding]:
             "the server answers without one: every user of this machine may start runs",
             "Start it with PREFECT_SERVER_API_AUTH_STRING=user:secret.",
             # On the loopback other users of this machine reach it, from elsewhere everyone.
-            fails=not is_loopback(urlsplit(url).hostname or ""),
+            fails=not certificates.is_loopback(urlsplit(url).hostname or ""),
         )
     for pool in known.json():
         status, name = str(pool.get("status")), pool["name"]
@@ -224,7 +220,7 @@ def check_server_health() -> Iterator[Finding]:
 
 def check_deployed(path: str, automations: str) -> Iterator[Finding]:
     """Whether schedules, limits and automations on the server are those of the files."""
-    url = check_server()
+    url = prefect_server.check_server()
     by_name = {item["name"]: item for item in _list(url, "/deployments/filter")}
     for deployment in deployment_file.read_deployments(path):
         yield _compare(deployment, by_name.pop(deployment.name, {}), path)

@@ -20,9 +20,8 @@ import fsspec
 
 from privpipe.errors import FormatError, OptionError, PrivpipeError
 from privpipe.pipeline.operations.deployment_file import Deployment
-from privpipe.pipeline.runs import configuration_file
+from privpipe.pipeline.runs import configuration_file, watch
 from privpipe.pipeline.runs.run_options import RunOptions
-from privpipe.pipeline.runs.watch import read_results
 from privpipe.store.access.location import join, shown
 from privpipe.store.access.workspace import has_workspace, is_held
 from privpipe.store.arrays.layout import exists
@@ -204,14 +203,14 @@ def _judge(
 def _find_error(url: str) -> Any:
     """What the last run of a place failed by; nothing where it did not, or is not known."""
     with suppress(OSError, ValueError, PrivpipeError):
-        return read_results(url).get("error")
+        return watch.read_results(url).get("error")
     return None
 
 
 def _explain(url: str, time: datetime, now: datetime) -> tuple[Outcome, str]:
     """Why a release is not there, by what its last run left."""
     try:
-        results = read_results(url)
+        results = watch.read_results(url)
     except (OSError, ValueError, PrivpipeError):
         if has_workspace(url):
             return "missing", "a run began and its process died"
@@ -258,7 +257,7 @@ def find_newest(promised: Sequence[Promised], config: str) -> float:
     if not made:
         return 0.0
     with suppress(OSError, ValueError, KeyError, PrivpipeError):
-        results = read_results(configuration_file.read_options(config, made[-1]).release.path)
+        results = watch.read_results(configuration_file.read_options(config, made[-1]).release.path)
         if results["outcome"] == "published":
             return datetime.fromisoformat(results["finished"]).timestamp()
     return made[-1].timestamp()

@@ -25,9 +25,13 @@ from privpipe.store.arrays.destination import hold_destination
 from privpipe.store.arrays.layout import FEATURES, ROOT_DOCUMENT, exists, read_header
 from privpipe.store.collections import growing_collection as growing
 from privpipe.store.collections.collection import Collection, open_collection
+from privpipe.store.collections.ingest import fill_chunks
 from privpipe.store.collections.proving import read_source_version
 from privpipe.store.collections.survey import POOLED
-from privpipe.store.collections.writing import Chunk, read_statistics, write_held
+from privpipe.store.collections.writing import read_statistics, write_held
+
+Codes = Mapping[str, Sequence[int]]
+"""Of a variable's categories."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,7 @@ class ErasureSurvey:
     """
 
     held: tuple[HeldRecords, ...]
-    codes: Mapping[str, Sequence[int]]
+    codes: Codes
 
     @property
     def n_records(self) -> int:
@@ -290,7 +294,7 @@ def _make_partition(
     return [replace(old, place=place, content=content, n_records=new.n_records, origin=origin)]
 
 
-def _take_out_whole(url: str, held: HeldRecords, codes: Mapping[str, Sequence[int]]) -> None:
+def _take_out_whole(url: str, held: HeldRecords, codes: Codes) -> None:
     """Exchange a collection made in one piece; whoever was killed on the way does the rest."""
     new = join(workspace_url(url), ERASED)
     if len(held.rows) == held.n_records:
@@ -327,9 +331,7 @@ def _exchange(url: str, new: str | None) -> None:
     objects.flush(os.path.dirname(path))
 
 
-def _write_without(
-    collection: Collection, rows: IntArray, codes: Mapping[str, Sequence[int]], url: str
-) -> None:
+def _write_without(collection: Collection, rows: IntArray, codes: Codes, url: str) -> None:
     old, known = collection.schema_of_records, read_statistics(collection.url)
     n_records = old.n_records - len(rows)
     schema = replace(
@@ -341,13 +343,12 @@ def _write_without(
     )
     n_pooled = {key: n - _count_pooled(collection, key, rows) for key, n in known.n_pooled.items()}
     with hold_destination(url) as work:
-        chunks = _remaining_chunks(collection, rows, schema.chunk_rows)
+        # Chunks are whole again, so that the new collection is as one that was ingested like this.
+        chunks = fill_chunks(_read_remaining(collection, rows), schema)
         write_held(url, work, schema, chunks, n_pooled=n_pooled, binning=known.binning)
 
 
-def rename_categories(
-    schema: CollectionSchema, codes: Mapping[str, Sequence[int]]
-) -> CollectionSchema:
+def rename_categories(schema: CollectionSchema, codes: Codes) -> CollectionSchema:
     """The schema with other names for categories that no record has any more; codes stay.
 
     Examples
@@ -387,17 +388,9 @@ def _count_pooled(collection: Collection, name: str, rows: IntArray) -> int:
     return sum(int(collection.read(name, int(row), int(row) + 1)[0] == pooled) for row in rows)
 
 
-def _remaining_chunks(collection: Collection, rows: IntArray, size: int) -> Iterator[Chunk]:
-    """What is left, in whole chunks again."""
+def _read_remaining(collection: Collection, rows: IntArray) -> Iterator[dict[str, AnyArray]]:
+    """What is left of each chunk."""
     names = [FEATURES, *(one.name for one in collection.schema_of_records.variables)]
-    held = {name: collection.read(name, 0, 0) for name in names}
     for start, keep in _walk(collection, rows):
         stop = start + len(keep)
-        for name in names:
-            held[name] = np.concatenate([held[name], collection.read(name, start, stop)[keep]])
-        # Chunks are whole again, so that the new collection is as one that was ingested like this.
-        while len(held[FEATURES]) >= size:
-            yield {name: values[:size] for name, values in held.items()}
-            held = {name: values[size:] for name, values in held.items()}
-    if len(held[FEATURES]):
-        yield held
+        yield {name: collection.read(name, start, stop)[keep] for name in names}

@@ -28,8 +28,7 @@ from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.runs.tracing import open_span
 from privpipe.report.console import PlainConsole
 from privpipe.report.work_bar import WorkBar
-from privpipe.store.access import objects
-from privpipe.store.access.location import shown
+from privpipe.store.access import location, objects
 from privpipe.store.arrays.layout import companion_url
 
 SHOW_EVERY = 0.5
@@ -155,7 +154,7 @@ class Watch:
 
     def checking(self, options: RunOptions) -> AbstractContextManager[None]:
         """The stage that comes first, and is shown before Prefect and a cluster start."""
-        what = f"{shown(options.collection.path)}, method {options.method.name}"
+        what = f"{location.shown(options.collection.path)}, method {options.method.name}"
         self._change(release=options.release.path.rstrip("/").rpartition("/")[2])
         return self.stage("check", what)
 

@@ -16,8 +16,7 @@ import numpy as np
 
 from privpipe.attacks.adversaries import attack_options
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.statistics import folds, intervals
-from privpipe.attacks.statistics.splits import is_of_groups
+from privpipe.attacks.statistics import folds, intervals, splits
 from privpipe.attacks.threats import record_decisions, record_recovery
 from privpipe.attacks.threats.attack_table import RECORD_ATTACKS
 from privpipe.attacks.threats.verdicts import detectable_effect as effect
@@ -496,7 +495,7 @@ def count_people(options: run_options.RunOptions, training: Collection) -> dict[
     labels = np.concatenate([shard.confidential for shard in _read_labels(training)])
     n = len(np.unique(who)) * training.schema_of_records.n_records / max(len(who), 1)
     n = min(n, len(training.schema_of_records.variable(name).categories or ()) or n)
-    alike = [is_of_groups(who[held], y[held]) for y in labels.T for held in [np.isfinite(y)]]
+    alike = [splits.is_of_groups(who[held], y[held]) for y in labels.T for held in [np.isfinite(y)]]
     return {c.name: n for c, one in zip(training.schema.confidential, alike, strict=True) if one}
 
 

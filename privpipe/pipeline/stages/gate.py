@@ -21,7 +21,7 @@ from privpipe.pipeline.runs.approval import read_approval, write_case
 from privpipe.pipeline.runs.run import Cleaned, Run
 from privpipe.pipeline.runs.run_options import GateSection, RunOptions, Section
 from privpipe.pipeline.stages.report_writing import write_report
-from privpipe.report.audit_text import read_texts, say
+from privpipe.report.audit_text import Findings, read_texts, say
 from privpipe.store.arrays.blocks import digest_receipts
 from privpipe.store.keyring.account_chain import Kind, append_link
 from privpipe.store.releases.release_writing import ReleasePlan, drop_refused, read_ledger
@@ -51,12 +51,12 @@ class Complaint:
     reason: str
 
 
-LeadOut = Callable[[Run, Mapping[str, Any], list[Complaint]], dict[str, Any]]
+LeadOut = Callable[[Run, Findings, list[Complaint]], dict[str, Any]]
 """What would let a release pass that is refused: further keys of the gate's findings."""
 
 
 def gate_stage(
-    run: Run, cleaned: Cleaned, findings: Mapping[str, Any], lead_out: LeadOut | None = None
+    run: Run, cleaned: Cleaned, findings: Findings, lead_out: LeadOut | None = None
 ) -> dict[str, Any]:
     """Judge the findings, look for an approval of exactly these, and write the report.
 
@@ -112,7 +112,7 @@ def gate_stage(
     return judged
 
 
-def check_gated(findings: Mapping[str, Any]) -> None:
+def check_gated(findings: Findings) -> None:
     """Let findings pass whose gate is open.
 
     Raises
@@ -147,7 +147,7 @@ def dropping_refused(release_url: str) -> Iterator[None]:
         raise type(error)(error.message, remedy=f"{left} {error.remedy}", code=error.code) from None
 
 
-def judge_findings(findings: Mapping[str, Any], section: GateSection) -> list[Complaint]:
+def judge_findings(findings: Findings, section: GateSection) -> list[Complaint]:
     """All that keeps a release from being published; none where the gate is open.
 
     Parameters
@@ -181,7 +181,7 @@ def _judge_adversaries(found: Mapping[str, Any], section: GateSection) -> Iterat
         yield Complaint(found["verdict"], f"The audit is {found['verdict']}: {found['reason']}.")
 
 
-def _judge_places(findings: Mapping[str, Any], limit: float) -> Iterator[Complaint]:
+def _judge_places(findings: Findings, limit: float) -> Iterator[Complaint]:
     """Chunks and partitions that surely reveal more than the rest, by more than is allowed."""
     found = findings.get("places") or {}
     if found.get("status") == "unknown":
@@ -218,7 +218,7 @@ def check_places(found: Mapping[str, Any], section: GateSection) -> None:
         )
 
 
-def _judge_utility(findings: Mapping[str, Any], limit: float | None) -> Iterator[Complaint]:
+def _judge_utility(findings: Findings, limit: float | None) -> Iterator[Complaint]:
     """Target predictions that lose more than is allowed, by their best use of the release."""
     if limit is None:
         return
@@ -313,7 +313,7 @@ REMEDIES: Mapping[str, str] = read_texts("words.yaml")["remedies"]
 JOINED: str = read_texts("words.yaml")["earlier"]["decides"]
 
 
-def find_remedies(findings: Mapping[str, Any], complaints: list[Complaint]) -> list[str]:
+def find_remedies(findings: Findings, complaints: list[Complaint]) -> list[str]:
     """What has to change whatever the method is."""
     leaking = dict.fromkeys(
         repr(one["included"])
@@ -328,7 +328,7 @@ def find_remedies(findings: Mapping[str, Any], complaints: list[Complaint]) -> l
 
 
 def digest_case(
-    run: Run, plan: ReleasePlan, findings: Mapping[str, Any], complaints: list[Complaint]
+    run: Run, plan: ReleasePlan, findings: Findings, complaints: list[Complaint]
 ) -> str:
     """SHA-256 of what somebody approves: this run, these records, these findings and limits."""
     # Complaints are sentences with the number that was measured and its limit: whoever approves

@@ -25,8 +25,7 @@ from privpipe.protocols import Guarantee, RecordMap, Shard
 from privpipe.records.sampling import Part
 from privpipe.report.audit_text import read_texts
 from privpipe.report.published_findings import say_promised
-from privpipe.sanitizers.chain import fit_standardised
-from privpipe.sanitizers.grounds import refuse_dependent
+from privpipe.sanitizers import chain, grounds
 from privpipe.store import models
 from privpipe.store.access.location import join, local_path
 from privpipe.store.access.workspace import workspace_url
@@ -91,7 +90,7 @@ def _learn(run: Run, executor: Executor) -> tuple[RecordMap, dict[str, Any]]:
     if method.is_judged and run.split.share:
         extra["judges"] = _shards(run, executor, "held_out"), run.split.share
     standardises = run.options.collection.standardise
-    fit = partial(fit_standardised, run.method) if standardises else run.method.fit
+    fit = partial(chain.fit_standardised, run.method) if standardises else run.method.fit
     fitted = fit(_shards(run, executor), method, **extra)
     if run.options.release.layout == "factored":
         fitted = method.factor(fitted, run.collection.schema_of_records.dtype)
@@ -131,7 +130,7 @@ def _describe(fitted: RecordMap, run: Run, executor: Executor) -> Trained:
     imputes = run.options.release.nonfinite == "impute"
     guarantee = fitted.guarantee
     if run.options.collection.subject is not None:  # also of a model that was fitted without
-        guarantee = refuse_dependent(guarantee)
+        guarantee = grounds.refuse_dependent(guarantee)
     if run.options.collection.subject is not None and (found := count_subjects(run)):
         guarantee = protect_subjects(guarantee, found)
     elif guarantee.kind == "local_dp":

@@ -29,8 +29,7 @@ from privpipe.records.memory import Records
 from privpipe.records.sampling import join_records, take_records
 from privpipe.records.schema import expand_indicators, name_indicators
 from privpipe.report.audit_text import say
-from privpipe.sanitizers import METHODS
-from privpipe.sanitizers.chain import fit_standardised
+from privpipe.sanitizers import METHODS, chain
 from privpipe.sanitizers.ladder import list_ladder
 from privpipe.sanitizers.options import MethodOptions
 from privpipe.store.collections.collection import Collection
@@ -281,7 +280,7 @@ class TrialRecords:
         try:
             options = row.options(**method)
             if standardise:
-                fitted = fit_standardised(row, records, options)
+                fitted = chain.fit_standardised(row, records, options)
             else:
                 fitted = row.fit(records, options)
             released = release_by(fitted, self.judge, self.schema)

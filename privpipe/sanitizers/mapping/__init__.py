@@ -4,9 +4,8 @@ Salamatian et al., SPPM: Sparse Privacy Preserving Mappings: of all mappings wit
 distortion the one whose release reveals least, in mutual information, of the private values.
 `privacy_mapping` counts `profiles` over shards, `solving.law_fit` fits within its seconds,
 and `profile_forecast` says before a run what to expect. `solving` goes from a joint distribution
-and an `alphabet` to a certified `sparse_mapping`, released by keyed draws; `stratified_mapping` is
-one for each value of a public variable; `solving.assurance` bounds what they reveal under the law
-behind the counts.
+and an `alphabet` to a certified `sparse_mapping`, released by keyed draws, or one for each value of
+a public variable; `solving.assurance` bounds what they reveal under the law behind the counts.
 Search and certificate are in `privpipe.numerics.mapping`.
 
 Start reading at `privacy_mapping`, then `solving.solve`.
@@ -17,8 +16,7 @@ from privpipe.sanitizers.mapping.mapping_options import PrivacyMappingOptions
 from privpipe.sanitizers.mapping.privacy_mapping import check_mapping, fit_privacy_mapping
 from privpipe.sanitizers.mapping.profile_forecast import forecast_profiles
 from privpipe.sanitizers.mapping.profiles import ProfileCounts
-from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
-from privpipe.sanitizers.mapping.stratified_mapping import StratifiedMapping
+from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping, StratifiedMapping
 
 METHOD = Method(
     options=PrivacyMappingOptions,

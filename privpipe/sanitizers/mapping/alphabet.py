@@ -46,7 +46,7 @@ class Alphabet:
         The private values of positive probability.
     """
 
-    problem: programme.MappingProblem
+    problem: programme.Programme
     joint: FloatArray
     codes: CodeArray
     distortion: Distortion
@@ -84,7 +84,7 @@ def prepare_alphabet(
     mass = positive.sum(axis=0)[stay]
     distance = _build_distance(distortion, x, order, stay)
     posterior = np.ascontiguousarray((positive[:, stay] / mass).T)
-    problem = programme.MappingProblem(mass / mass.sum(), posterior, distance, float(budget), stay)
+    problem = programme.Programme(mass / mass.sum(), posterior, distance, float(budget), stay)
     unit = _choose_unit(problem)
     given = np.asarray(joint, dtype=np.float64)
     # One too small for a float64 is 0, at no loss, and one that is large enough as good as any.
@@ -92,7 +92,7 @@ def prepare_alphabet(
     return Alphabet(scaled, given / given.sum(), x, distortion, float(budget), unit, order, private)
 
 
-def _choose_unit(problem: programme.MappingProblem) -> float:
+def _choose_unit(problem: programme.Programme) -> float:
     """A power of two near the distortion of releasing one symbol for all.
 
     Parameters

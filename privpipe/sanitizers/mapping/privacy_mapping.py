@@ -13,18 +13,11 @@ from privpipe.numerics.mapping.problem.pair_pricing import PriceOracle
 from privpipe.protocols import Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards, check_unweighted, say_incomplete
 from privpipe.sanitizers.grounds import refuse_dependent, say_grounds
-from privpipe.sanitizers.mapping import profiles
-from privpipe.sanitizers.mapping.mapping_options import (
-    PrivacyMappingOptions,
-    check_independent,
-    find_share,
-)
+from privpipe.sanitizers.mapping import mapping_options, profiles
+from privpipe.sanitizers.mapping.mapping_options import PrivacyMappingOptions
 from privpipe.sanitizers.mapping.profiles import ProfileCounts
-from privpipe.sanitizers.mapping.solving import assurance
-from privpipe.sanitizers.mapping.solving.budgeted import check_budgets
-from privpipe.sanitizers.mapping.solving.law_fit import fit_law, fit_strata
-from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
-from privpipe.sanitizers.mapping.stratified_mapping import StratifiedMapping
+from privpipe.sanitizers.mapping.solving import assurance, budgeted, law_fit
+from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping, StratifiedMapping
 
 
 @keep_names
@@ -88,12 +81,12 @@ def fit_privacy_mapping(
     check_shards(shards)
     check_unweighted(shards.schema)
     check_programme(options)
-    check_independent(options, bool(shards.schema.groups))
+    mapping_options.check_independent(options, bool(shards.schema.groups))
     options.check_names(shards.schema)
     counts = _count(shards)
     # Split before anything is chosen: codes, smoothing and mapping come from `fitted` alone.
     apart = 0.0 if judges is None else judges[1]
-    fitted, fresh = profiles.split_counts(counts, find_share(options, apart))
+    fitted, fresh = profiles.split_counts(counts, mapping_options.find_share(options, apart))
     if judges is not None:
         others = judges[0].reduce(ProfileCounts.of)
         counts, fresh = counts.merge(others), fresh.merge(others)
@@ -115,9 +108,9 @@ def fit_privacy_mapping(
     timed = law, np.inf if options.max_seconds is None else options.max_seconds
     found: SparseMapping | StratifiedMapping
     if options.by is None:
-        found, short = fit_law(timed, options, price)
+        found, short = law_fit.fit_law(timed, options, price)
     else:
-        strata, short = fit_strata(timed, options, price)
+        strata, short = law_fit.fit_strata(timed, options, price)
         found = StratifiedMapping(*strata)
     if short:
         text = " ".join(words for _, words in short.values())
@@ -176,7 +169,7 @@ def check_programme(options: PrivacyMappingOptions, confidential: Any = ()) -> N
         raise OptionError(problem, remedy=remedy, code="nothing-judges")
     if options.information_budgets is None:
         return
-    check_budgets(options.information_budgets, len(options.private))
+    budgeted.check_budgets(options.information_budgets, len(options.private))
     others = {
         "max_posterior_odds": options.max_posterior_odds is not None,
         "max_leakage": options.max_leakage is not None,

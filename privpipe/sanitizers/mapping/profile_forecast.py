@@ -12,12 +12,8 @@ from privpipe.capabilities import Preview
 from privpipe.numerics.mapping.problem.search_progress import Deadline
 from privpipe.protocols import IntArray, ShardSchema
 from privpipe.sanitizers.grounds import read_grounds, say_grounds
-from privpipe.sanitizers.mapping import profiles
-from privpipe.sanitizers.mapping.mapping_options import (
-    PrivacyMappingOptions,
-    check_independent,
-    find_share,
-)
+from privpipe.sanitizers.mapping import mapping_options, profiles
+from privpipe.sanitizers.mapping.mapping_options import PrivacyMappingOptions
 from privpipe.sanitizers.mapping.profiles import ProfileCounts
 from privpipe.sanitizers.mapping.solving import assurance
 from privpipe.sanitizers.mapping.solving.law_fit import expect_from, prepare_joint, solve_law
@@ -100,11 +96,11 @@ class ProfileForecast:
 def forecast_profiles(preview: Preview, options: PrivacyMappingOptions) -> ProfileForecast | None:
     """Count profiles in a few chunks as the fit will."""
     counts = reduce(ProfileCounts.merge, map(ProfileCounts.of, preview.read_training()))
-    share = find_share(options, preview.held_out)
+    share = mapping_options.find_share(options, preview.held_out)
     fitted, _ = profiles.split_counts(counts, share)
     if fitted.n_records == 0:
         return None
-    check_independent(options, preview.has_subjects)
+    mapping_options.check_independent(options, preview.has_subjects)
     values = np.unique(fitted.keys[:, fitted.n_attributes - 1])
     parts = [fitted] if options.by is None else [fitted.select_value(one) for one in values]
     laws = [prepare_joint(part, options) for part in parts]

@@ -21,8 +21,7 @@ from privpipe.numerics.finite import MOST_BINARY
 from privpipe.numerics.moments import CoMoments, measure_scale
 from privpipe.numerics.rounding import bound_rank_error
 from privpipe.protocols import FloatArray, Guarantee, Method, Role, Shard, Shards
-from privpipe.sanitizers import arrays, feature_map
-from privpipe.sanitizers.grounds import say_promise
+from privpipe.sanitizers import arrays, feature_map, grounds
 from privpipe.sanitizers.null_space import predictors
 from privpipe.sanitizers.options import MethodOptions, method_options
 
@@ -72,7 +71,7 @@ class LeaceEraser(feature_map.FeatureMap):
 
     n_features_out = n_features_in
 
-    guarantee: ClassVar[Guarantee] = say_promise("leace", 0.0)
+    guarantee: ClassVar[Guarantee] = grounds.say_promise("leace", 0.0)
     """No linear predictor is left, on the distribution of the training records."""
 
     def map_records(self, records: FloatArray) -> FloatArray:

@@ -20,9 +20,8 @@ from privpipe.fitted_names import keep_names
 from privpipe.numerics import moments, rounding
 from privpipe.numerics.null_space.prediction_grid import predict_on_grid
 from privpipe.numerics.null_space.rounding_margin import plan_grid
-from privpipe.protocols import ArrayLike, FloatArray, Guarantee, Method, Role
-from privpipe.sanitizers import arrays, feature_map
-from privpipe.sanitizers.grounds import say_promise
+from privpipe.protocols import ArrayLike, FloatArray, Guarantee, Method, Role, Shards
+from privpipe.sanitizers import arrays, feature_map, grounds
 from privpipe.sanitizers.null_space import predictors
 from privpipe.sanitizers.options import MethodOptions, method_options
 
@@ -101,7 +100,7 @@ class TargetOnly(feature_map.FeatureMap):
     def n_features_out(self) -> int:
         return int(np.where(self.is_class == INDICATORS, self.widths, 1).sum())
 
-    guarantee: ClassVar[Guarantee] = say_promise("target_only")
+    guarantee: ClassVar[Guarantee] = grounds.say_promise("target_only")
     """Nothing of single records: what the target reveals is measured."""
 
     target_theorem: ClassVar[str] = (
@@ -142,9 +141,7 @@ class TargetOnly(feature_map.FeatureMap):
 
 
 @keep_names
-def fit_target_only(
-    shards: protocols.Shards, options: TargetOnlyOptions | None = None
-) -> TargetOnly:
+def fit_target_only(shards: Shards, options: TargetOnlyOptions | None = None) -> TargetOnly:
     """Fit the predictor of the targets by least squares, from one pass of co-moments.
 
     Parameters

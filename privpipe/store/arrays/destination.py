@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from privpipe.errors import StoreError
 from privpipe.store.access import objects, workspace
 from privpipe.store.access.location import create_bytes, join, local_path, shown
+from privpipe.store.access.objects import Progress
 from privpipe.store.arrays.layout import ROOT_DOCUMENT, already_exists, check_output_free, exists
 
 MADE = "made"
@@ -52,12 +53,7 @@ def hold_destination(url: str, *, last: str = ROOT_DOCUMENT) -> Iterator[str]:
 
 
 def show_made(
-    url: str,
-    work: str,
-    last: bytes,
-    *,
-    name: str = ROOT_DOCUMENT,
-    progress: objects.Progress = None,
+    url: str, work: str, last: bytes, *, name: str = ROOT_DOCUMENT, progress: Progress = None
 ) -> None:
     """Write the last object, then make all visible in one step.
 
@@ -85,7 +81,7 @@ def show_made(
     move_made(made, path, progress)
 
 
-def move_made(made: str, path: str, progress: objects.Progress = None) -> None:
+def move_made(made: str, path: str, progress: Progress = None) -> None:
     """Rename a finished file or folder to its place, flushed first; nothing is overwritten.
 
     Without it a power cut may leave the name of what has lost its contents.

@@ -27,6 +27,7 @@ from privpipe.store.access import generation_log
 from privpipe.store.access.location import explain_refusal, join, local_path, shown
 from privpipe.store.access.objects import list_keys, open_store, read_all, read_bytes, read_many
 
+Header = Mapping[str, Any]
 RECEIPTS = "receipts"
 """Group of the receipts within a release."""
 
@@ -191,7 +192,7 @@ By name, as a header has them: a release is opened without the methods and what 
 """
 
 
-def read_header(url: str, expected: str) -> Mapping[str, Any]:
+def read_header(url: str, expected: str) -> Header:
     """The ``privpipe`` attributes of a store of ours.
 
     Raises

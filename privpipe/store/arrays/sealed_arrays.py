@@ -30,7 +30,7 @@ from zarr.core.sync import sync
 from zarr.storage import MemoryStore
 
 from privpipe.errors import FormatError, StoreError
-from privpipe.protocols import AnyArray, OctetArray, WordArray
+from privpipe.protocols import AnyArray, Names, OctetArray, WordArray
 from privpipe.records.schema import CollectionSchema
 from privpipe.store.access.bounds import MOST_CHUNK_BYTES
 from privpipe.store.access.location import guard_read, shown
@@ -126,7 +126,7 @@ class ReceiptBook:
         Chunks that will come.
     """
 
-    def __init__(self, url: str, arrays: Sequence[str], n_chunks: int) -> None:
+    def __init__(self, url: str, arrays: Names, n_chunks: int) -> None:
         self._store, self._url = open_store(url), url
         self._arrays, self._n_chunks = tuple(arrays), n_chunks
         # Length and checksum are 16 bytes for each array of a chunk.
@@ -344,9 +344,7 @@ def read_sealed(sealed: SealedArrays, name: str, start: int, stop: int) -> AnyAr
     return read_where_new(place, lambda: read_columns(sealed, (name,), start, stop)[name])
 
 
-def read_columns(
-    sealed: SealedArrays, names: Sequence[str], start: int, stop: int
-) -> dict[str, AnyArray]:
+def read_columns(sealed: SealedArrays, names: Names, start: int, stop: int) -> dict[str, AnyArray]:
     """Rows of some arrays, all their objects requested at once.
 
     Zarr's way to them took five times as long where objects are small.

@@ -21,6 +21,7 @@ from privpipe.errors import StoreError
 from privpipe.store.access.location import local_path, shown
 from privpipe.store.access.objects import Listener, open_store, read_bytes, unheard, write_bytes
 from privpipe.store.arrays import blocks, layout, sealed_arrays
+from privpipe.store.arrays.sealed_arrays import Origin
 from privpipe.store.collections.collection import Collection
 
 Measured = list[tuple[int, int]]
@@ -72,10 +73,7 @@ def prove_by_digest(collection: Collection, measured: Iterable[Measured], url: s
     proof = book.close(url)
     digest = partial(sealed_arrays.digest_collection, collection.schema_of_records, proof, n_chunks)
     # The first collections noted one and the same checksum of every chunk.
-    origins: dict[str, sealed_arrays.Origin] = {
-        digest(lengths_only=True): "noted",
-        digest(): "digest",
-    }
+    origins: dict[str, Origin] = {digest(lengths_only=True): "noted", digest(): "digest"}
     if (origin := origins.get(collection.digest)) is None:
         raise _differs(collection, "its chunks")
     proof = replace(proof, origin=origin)
@@ -99,7 +97,7 @@ def find_proof(collection: Collection, url: str) -> Collection | None:
     return None if proof is None else _with_proof(collection, proof)
 
 
-def verify_collection(collection: Collection, listen: Listener = unheard) -> sealed_arrays.Origin:
+def verify_collection(collection: Collection, listen: Listener = unheard) -> Origin:
     """Read every stored byte of a collection, and compare it with receipts or digest.
 
     Parameters

@@ -15,8 +15,7 @@ from pydantic import TypeAdapter
 from privpipe.errors import StoreError
 from privpipe.protocols import AnyArray
 from privpipe.records.schema import MISSING, CollectionSchema, Partition, cut_by_partition
-from privpipe.store.access.location import shown
-from privpipe.store.access.objects import open_store, write_all
+from privpipe.store.access import location, objects
 from privpipe.store.arrays import destination, layout, sealed_arrays
 from privpipe.store.arrays.blocks import measure_object, write_block
 from privpipe.store.sources.reading.source import BinningLoss
@@ -193,8 +192,8 @@ def write_held(
 ) -> str:
     """`write_collection` for who holds the destination and writes to `work`."""
     arrays = sealed_arrays.collection_arrays(schema)
-    store, documents = open_store(work), layout.array_documents(arrays)
-    write_all(store, documents)
+    store, documents = objects.open_store(work), layout.array_documents(arrays)
+    objects.write_all(store, documents)
     tally = Tally(schema)
     version = secrets.token_hex(8)  # no process may take these arrays for others once held here
     n_chunks = arrays[0].n_chunks
@@ -203,7 +202,7 @@ def write_held(
         stored = write_block(work, arrays, chunk, block, version).objects
         # Each later reading is compared with these; here is the last place to make the chunk again.
         if tuple(measure_object(store, plan, chunk) for plan in arrays) != stored:
-            problem = f"Chunk {chunk} of {shown(url)} is not stored as it was written."
+            problem = f"Chunk {chunk} of {location.shown(url)} is not stored as it was written."
             remedy = "Nothing was made. Check the disk, then ingest again."
             raise StoreError(problem, remedy=remedy, code="damaged")
         book.add([(item.length, item.crc32c) for item in stored])

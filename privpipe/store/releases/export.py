@@ -214,7 +214,7 @@ class _Released:
     """
 
     def __init__(
-        self, url: str, header: Mapping[str, Any], listen: Listener, *, is_text: bool = False
+        self, url: str, header: layout.Header, listen: Listener, *, is_text: bool = False
     ) -> None:
         self.listen, self.is_text = listen, is_text
         self.n_records, self.chunk_rows = int(header["n_records"]), int(header["chunk_rows"])

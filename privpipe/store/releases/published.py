@@ -8,7 +8,6 @@ whose difference is made by the records in which they differ. Nothing is compare
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import zarr
@@ -16,23 +15,15 @@ import zarr
 from privpipe.errors import IncompleteReleaseError, OptionError, StoreError
 from privpipe.protocols import Column, FloatArray
 from privpipe.records.schema import expand_indicators
+from privpipe.store.access import objects
 from privpipe.store.access.location import guard_read, shown
-from privpipe.store.access.objects import (
-    MOST_TO_ONE,
-    Listener,
-    list_keys,
-    open_store,
-    read_whole,
-    unheard,
-)
+from privpipe.store.access.objects import Listener, list_keys, open_store, unheard
 from privpipe.store.arrays import blocks, layout
 from privpipe.store.arrays.blocks import Receipt, measure_object, read_block
 from privpipe.store.keyring.registers import Shared
 
 
-def check_release(
-    url: str, *, verify: bool = False, listen: Listener = unheard
-) -> Mapping[str, Any]:
+def check_release(url: str, *, verify: bool = False, listen: Listener = unheard) -> layout.Header:
     """Check a release against its manifest and return its header.
 
     The receipts must match the digest that the header seals, and every chunk must be there;
@@ -47,7 +38,7 @@ def check_release(
     return header
 
 
-def _check_whole(url: str, header: Mapping[str, Any], *, verify: bool, listen: Listener) -> None:
+def _check_whole(url: str, header: layout.Header, *, verify: bool, listen: Listener) -> None:
     receipts = read_receipts(url, header)
     # The header seals the digest, the digest the receipts, and each receipt a chunk.
     if blocks.digest_receipts(receipts) != header["receipts_sha256"]:
@@ -82,7 +73,7 @@ def _check_whole(url: str, header: Mapping[str, Any], *, verify: bool, listen: L
         )
 
 
-def _check_counts(url: str, header: Mapping[str, Any], n_stored: int, n_receipts: int) -> None:
+def _check_counts(url: str, header: layout.Header, n_stored: int, n_receipts: int) -> None:
     """What a header says of its records is what is there: a reader makes room for it."""
     n_records = int(header["n_records"])
     parts = [int(n) for n in header.get("partitions") or (n_records,)]
@@ -95,16 +86,16 @@ def _check_counts(url: str, header: Mapping[str, Any], n_stored: int, n_receipts
         )
 
 
-def read_receipts(url: str, header: Mapping[str, Any]) -> list[Receipt]:
+def read_receipts(url: str, header: layout.Header) -> list[Receipt]:
     """The receipts that a release is published with; IncompleteReleaseError without them."""
     names, run = header["arrays"], str(header["run"])
 
     def read() -> list[Receipt]:
         store = open_store(url, read_only=True)
         # Against a header that claims more chunks than are there, for which we should make room.
-        most = MOST_TO_ONE * len(names) * (1 + len(list_keys(store, f"{names[0]}/c/")))
+        most = objects.MOST_TO_ONE * len(names) * (1 + len(list_keys(store, f"{names[0]}/c/")))
         tables = (
-            read_whole(store, f"{layout.RECEIPTS}/{name}", most=most).tolist()
+            objects.read_whole(store, f"{layout.RECEIPTS}/{name}", most=most).tolist()
             for name in ("rows", "length", "crc32c")
         )
         return [
@@ -235,13 +226,13 @@ def open_earlier_release(url: str, *, source_digest: str, n_records: int) -> Ear
     return replace(found, coded=tuple(coded.items()), basis=basis, model=model)
 
 
-def _describe(url: str, header: Mapping[str, Any], arrays: Mapping[str, int]) -> EarlierRelease:
+def _describe(url: str, header: layout.Header, arrays: Mapping[str, int]) -> EarlierRelease:
     run = str(header["run"])
     name, n_records = f"{header['method']} {run}", int(header["n_records"])
     return EarlierRelease(url, run, name, n_records, tuple(arrays.items()))
 
 
-def _check_named(url: str) -> Mapping[str, Any]:
+def _check_named(url: str) -> layout.Header:
     if layout.exists(url):
         return check_release(url)
     problem = f"[audit] earlier names {shown(url)}, where there is no release."

@@ -18,18 +18,17 @@ from privpipe.errors import IncompleteReleaseError, InputError, StoreError
 from privpipe.extras import explain_missing, is_installed
 from privpipe.protocols import AnyArray, Guarantee
 from privpipe.report.audit_text import say_gate, say_verdict
-from privpipe.store.access.generation_log import is_generational
-from privpipe.store.access.location import shown
+from privpipe.store.access import generation_log, location
 from privpipe.store.access.objects import Listener, open_store, unheard
 from privpipe.store.arrays.blocks import read_basis
-from privpipe.store.arrays.layout import FEATURES, read_promise, using_header
+from privpipe.store.arrays.layout import FEATURES, Header, read_promise, using_header
 from privpipe.store.releases import incremental_release as incremental
 from privpipe.store.releases.published import check_release
 
 
 def open_dataset(url: str, *, verify: bool = False) -> xr.Dataset:
     """See `open_release`."""
-    if is_generational(url):
+    if generation_log.is_generational(url):
         return _open_generation(url, verify=verify)
     header = check_release(url, verify=verify)
     # Without dask xarray reads lazily by itself; only joins and factored records need its chunks.
@@ -68,7 +67,7 @@ class WholeChunks(WrapperStore[Store]):
 
 def _explain_gone(url: str) -> IncompleteReleaseError:
     return IncompleteReleaseError(
-        f"A part of {shown(url)} is no longer what it was when the release was opened.",
+        f"A part of {location.shown(url)} is no longer what it was when the release was opened.",
         remedy="Open the release again: it, or a partition of it, may have been withdrawn or "
         "replaced since. If that fails too, `privpipe inspect --verify` says what is missing.",
         code="part-gone",
@@ -97,7 +96,7 @@ def _open_generation(url: str, *, verify: bool) -> xr.Dataset:
     return _describe(dataset, header)
 
 
-def _describe(dataset: xr.Dataset, header: Mapping[str, Any]) -> xr.Dataset:
+def _describe(dataset: xr.Dataset, header: Header) -> xr.Dataset:
     """The dataset with the names of its features and the header of its release."""
     names = list(header.get("feature_names") or ())
     if names and FEATURES in dataset:
@@ -117,7 +116,7 @@ def check_generation(
     many there are.
     """
     if (found := incremental.read_incremental(url)) is None:
-        problem = f"There is no generation of a release at {shown(url)}."
+        problem = f"There is no generation of a release at {location.shown(url)}."
         remedy = "Check the path; the first run of the release makes one."
         raise StoreError(problem, remedy=remedy, code="not-found")
     newest, state = found
@@ -284,9 +283,9 @@ class ReleaseView:
         self.dataset = dataset
 
     @property
-    def header(self) -> Mapping[str, Any]:
+    def header(self) -> Header:
         """All that the release says of itself."""
-        return cast(Mapping[str, Any], self.dataset.attrs["privpipe"])
+        return cast(Header, self.dataset.attrs["privpipe"])
 
     @property
     def guarantee(self) -> Guarantee:

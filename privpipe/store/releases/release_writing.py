@@ -24,9 +24,8 @@ from privpipe.errors import IncompleteReleaseError
 from privpipe.records.schema import ChunkPlan
 from privpipe.store.access import location, objects, workspace
 from privpipe.store.access.location import join, local_path, measure_objects, shown
-from privpipe.store.arrays import layout
+from privpipe.store.arrays import destination, layout
 from privpipe.store.arrays.blocks import Basis, Receipt, digest_receipts, measure_object
-from privpipe.store.arrays.destination import show_made
 from privpipe.store.arrays.layout import root_document
 
 _RECEIPTS = TypeAdapter(list[Receipt])
@@ -210,7 +209,7 @@ def check_foreign(plan: ReleasePlan) -> None:
 def publish_release(
     plan: ReleasePlan,
     receipts: Mapping[int, Receipt],
-    header: Mapping[str, Any],
+    header: layout.Header,
     progress: objects.Progress = None,
 ) -> None:
     """Write receipts and header, then make the release visible in one step.
@@ -259,7 +258,7 @@ def publish_release(
     if local_path(plan.url) is None:
         _copy_made(plan, progress)
     # The root last, and only if none is there: of two runs one publishes.
-    show_made(plan.url, plan.data_url, document, progress=progress)
+    destination.show_made(plan.url, plan.data_url, document, progress=progress)
 
 
 def _copy_made(plan: ReleasePlan, progress: objects.Progress) -> None:
@@ -288,7 +287,7 @@ def _copy_made(plan: ReleasePlan, progress: objects.Progress) -> None:
         raise IncompleteReleaseError(problem, remedy=remedy)
 
 
-def _is_named(plan: ReleasePlan, header: Mapping[str, Any]) -> bool:
+def _is_named(plan: ReleasePlan, header: layout.Header) -> bool:
     """Whether the names of a header are those of stored columns, and no array takes theirs."""
     shapes = {array.name: array.shape for array in plan.arrays}
     n_names = len(header.get("feature_names") or ())

@@ -25,10 +25,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from zarr.storage import LocalStore
 
 from privpipe.errors import FormatError, IncompleteReleaseError, OptionError, StoreError, printable
-from privpipe.store.access import objects
-from privpipe.store.access.generation_log import FORMAT
+from privpipe.store.access import generation_log, objects
 from privpipe.store.access.location import explain_file_error, local_path, shown
-from privpipe.store.arrays.layout import companion_url, read_kind
+from privpipe.store.arrays.layout import Header, companion_url, read_kind
 from privpipe.store.releases import published, release_dataset
 
 SUMS, STATEMENT = "SHA256SUMS", "statement.json"
@@ -297,8 +296,8 @@ def _open_envelope(url: str, content: bytes, public: Ed25519PublicKey) -> dict[s
     raise _unsigned(url, problem, remedy)
 
 
-def _read_header(url: str, *, verify: bool = False) -> Mapping[str, Any]:
-    if read_kind(url) == FORMAT:
+def _read_header(url: str, *, verify: bool = False) -> Header:
+    if read_kind(url) == generation_log.FORMAT:
         return release_dataset.check_generation(url, verify=verify)[0]
     return published.check_release(url, verify=verify)
 

@@ -1,7 +1,7 @@
 """ARFF files with dense rows as a table, streamed."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -13,8 +13,8 @@ from pyarrow import csv
 
 from privpipe.errors import InputError, SourceError
 from privpipe.store.sources.reading import delimited, source
-from privpipe.store.sources.reading.files import TableFile, open_input, read_labels
-from privpipe.store.sources.reading.source import Form, TableColumn
+from privpipe.store.sources.reading.files import Batches, TableFile, open_input, read_labels
+from privpipe.store.sources.reading.source import Columns, Forms, TableColumn
 from privpipe.store.sources.reading.table_source import FileTable
 
 _WORD = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s,{}'"]+"""
@@ -137,7 +137,7 @@ PEEK_LINES = 200
 class ArffTable(FileTable):
     """ARFF files with the same attributes."""
 
-    def describe(self, file: TableFile) -> tuple[TableColumn, ...]:
+    def describe(self, file: TableFile) -> Columns:
         """Attributes of the header."""
         return tuple(map(_as_column, self._read_header(file).attributes))
 
@@ -149,9 +149,7 @@ class ArffTable(FileTable):
             return read_labels(self.files.system, path)
         return super().read_labels()
 
-    def read(
-        self, file: TableFile, columns: Sequence[TableColumn], forms: Mapping[str, Form], rows: int
-    ) -> Iterator[pa.RecordBatch]:
+    def read(self, file: TableFile, columns: Columns, forms: Forms, rows: int) -> Batches:
         """Read columns; see `FileTable.read`."""
         header, where = self._read_header(file), self.files.describe(file)
         data = partial(_open_data, self._open(file), header.n_bytes)

@@ -1,7 +1,7 @@
 """Arrow files (Feather), Parquet files and lines of JSON as tables, read batch by batch."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import islice
 
@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 
 from privpipe.errors import SourceError
 from privpipe.store.sources.reading import table_source as tables
-from privpipe.store.sources.reading.files import TableFile, open_input
-from privpipe.store.sources.reading.source import Form, TableColumn
+from privpipe.store.sources.reading.files import Batches, TableFile, open_input
+from privpipe.store.sources.reading.source import Columns, Forms, TableColumn
 from privpipe.store.sources.reading.table_source import FileTable, is_narrow, kind_of
 
 BLOCK_BYTES = 2**22
@@ -28,7 +28,7 @@ _INDEX = "__index_level_"
 """How pandas names the index of a frame that it stores as a column."""
 
 
-def columns_of(schema: pa.Schema) -> tuple[TableColumn, ...]:
+def columns_of(schema: pa.Schema) -> Columns:
     """Columns as Arrow declares them."""
     return tuple(
         TableColumn(field.name, kind_of(field.type), str(field.type), is_narrow(field.type))
@@ -41,23 +41,19 @@ class ArrowTable(FileTable):
 
     format_name = "an Arrow file"
 
-    def describe(self, file: TableFile) -> tuple[TableColumn, ...]:
+    def describe(self, file: TableFile) -> Columns:
         """Columns as the file declares them."""
         # Names are decoded when they are read, and may be no text.
-        found: tuple[TableColumn, ...] = self.guard(
-            file, lambda: columns_of(next(self.open_batches(file)).schema)
-        )
+        found: Columns = self.guard(file, lambda: columns_of(next(self.open_batches(file)).schema))
         return found
 
-    def read(
-        self, file: TableFile, columns: Sequence[TableColumn], forms: Mapping[str, Form], rows: int
-    ) -> Iterator[pa.RecordBatch]:
+    def read(self, file: TableFile, columns: Columns, forms: Forms, rows: int) -> Batches:
         """Read columns; see `FileTable.read`."""
         batches = self.open_batches(file)
         while (batch := self.guard(file, partial(next, batches, None))) is not None:
             yield batch.select(list(forms)) if forms else batch
 
-    def open_batches(self, file: TableFile) -> Iterator[pa.RecordBatch]:
+    def open_batches(self, file: TableFile) -> Batches:
         """All batches of a file; at least one, which may be empty."""
         opened = pa.ipc.open_file(open_input(self.files.system, file.path))
         yield from map(opened.get_batch, range(opened.num_record_batches))
@@ -70,7 +66,7 @@ class JsonTable(ArrowTable):
 
     format_name = "lines of JSON"
 
-    def open_batches(self, file: TableFile) -> Iterator[pa.RecordBatch]:
+    def open_batches(self, file: TableFile) -> Batches:
         """All batches of a file."""
         stream = open_input(self.files.system, file.path)
         yield from pj.open_json(stream, pj.ReadOptions(use_threads=False, block_size=BLOCK_BYTES))
@@ -93,14 +89,12 @@ class ParquetTable(FileTable):
 
     format_name = "Parquet"
 
-    def describe(self, file: TableFile) -> tuple[TableColumn, ...]:
+    def describe(self, file: TableFile) -> Columns:
         """Columns as the footer declares them."""
         found = columns_of(self._open(file, ()).schema_arrow)
         return tuple(column for column in found if not column.name.startswith(_INDEX))
 
-    def read(
-        self, file: TableFile, columns: Sequence[TableColumn], forms: Mapping[str, Form], rows: int
-    ) -> Iterator[pa.RecordBatch]:
+    def read(self, file: TableFile, columns: Columns, forms: Forms, rows: int) -> Batches:
         """Read columns; see `FileTable.read`.
 
         Columns that unfold beyond `MOST_COLUMN_BYTES` in a row group are refused, as the footer
@@ -114,7 +108,7 @@ class ParquetTable(FileTable):
         while (batch := self.guard(file, partial(next, batches, None))) is not None:
             yield batch
 
-    def read_sample(self, file: TableFile) -> Iterator[pa.RecordBatch]:
+    def read_sample(self, file: TableFile) -> Batches:
         """First rows of row groups from all parts of a file."""
         opened = self._open(file, ())
         names = [column.name for column in self.describe(file)]

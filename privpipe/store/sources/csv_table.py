@@ -2,7 +2,7 @@
 
 import io
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
@@ -14,12 +14,12 @@ import pyarrow.compute as compute
 import pyarrow.csv as pc
 
 from privpipe.errors import InputError
-from privpipe.store.sources.reading import roles
+from privpipe.store.sources.reading import roles, source
 from privpipe.store.sources.reading.conversions import LOST_ZERO, ZEROS, needs_text
 from privpipe.store.sources.reading.delimited import BUFFER_BYTES, DelimitedText
 from privpipe.store.sources.reading.dialect import HEAD_BYTES, read_cells, sniff_dialect
-from privpipe.store.sources.reading.files import TableFile, open_input
-from privpipe.store.sources.reading.source import Dialect, Form, SourceLayout, TableColumn
+from privpipe.store.sources.reading.files import Batches, TableFile, open_input
+from privpipe.store.sources.reading.source import Columns, Dialect, Forms, TableColumn
 from privpipe.store.sources.reading.table_source import FileTable, kind_of
 
 NUMBER = (
@@ -46,7 +46,7 @@ class CsvTable(FileTable):
         """Lines of files that were looked through, where each is a row."""
         return {}
 
-    def look(self) -> tuple[str, Dialect, tuple[TableColumn, ...], pa.Table]:
+    def look(self) -> tuple[str, Dialect, Columns, pa.Table]:
         """How the first file is written, and all its cells of a sample as text."""
         file = self.files.files[0]
         open_file = partial(open_input, self.files.system, file.path)
@@ -67,7 +67,7 @@ class CsvTable(FileTable):
         )
         return delimiter, dialect, tuple(TableColumn(n, "text", "string") for n in names), table
 
-    def describe(self, file: TableFile) -> tuple[TableColumn, ...]:
+    def describe(self, file: TableFile) -> Columns:
         """Names of the first row, types of the first block."""
         text, dialect = self._text(file), self.layout.dialect
         if dialect.names and dialect.skip_first:
@@ -105,9 +105,7 @@ class CsvTable(FileTable):
                     code="column-order",
                 )
 
-    def read(
-        self, file: TableFile, columns: Sequence[TableColumn], forms: Mapping[str, Form], rows: int
-    ) -> Iterator[pa.RecordBatch]:
+    def read(self, file: TableFile, columns: Columns, forms: Forms, rows: int) -> Batches:
         """Read columns; see `FileTable.read`."""
         if not forms and (n_lines := self._n_lines.get(file)) is not None:
             n_heads = 0 if self.layout.dialect.names else 1
@@ -212,10 +210,10 @@ class CsvTable(FileTable):
         return ""
 
     def _delimiter(self, file: TableFile) -> str:
-        is_tabbed = ".tsv" in file.path.lower() and self.layout.delimiter == SourceLayout.delimiter
-        return "\t" if is_tabbed else self.layout.delimiter
+        is_usual = self.layout.delimiter == source.SourceLayout.delimiter
+        return "\t" if is_usual and ".tsv" in file.path.lower() else self.layout.delimiter
 
-    def _text(self, file: TableFile, columns: Sequence[TableColumn] = ()) -> DelimitedText:
+    def _text(self, file: TableFile, columns: Columns = ()) -> DelimitedText:
         return DelimitedText(
             partial(_open_text, self.files.system, file.path, self.layout.dialect),
             pc.ParseOptions(delimiter=self._delimiter(file), newlines_in_values=True),
@@ -294,7 +292,7 @@ def _cut_lines(first: int, last: int) -> Callable[[pa.Buffer], bytes]:
     return cut
 
 
-def _type(form: Form, column: TableColumn) -> Any:
+def _type(form: source.Form, column: TableColumn) -> Any:
     if form == "text":
         return pa.string()
     # Microseconds, the unit of `as_numbers`.
@@ -307,7 +305,7 @@ def _unnamed(place: int) -> str:
     return f"unnamed_{place}"
 
 
-def _check_header(schema: pa.Schema, layout: SourceLayout, where: str) -> bool:
+def _check_header(schema: pa.Schema, layout: source.SourceLayout, where: str) -> bool:
     """Refuse a first row that looks like a record, has no names, or is cut at another mark.
 
     It looks like a record when every column of numbers is named by a number or a missing value,

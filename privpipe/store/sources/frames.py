@@ -3,7 +3,7 @@
 Neither library is imported: who has such a frame has loaded it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -14,9 +14,9 @@ import pyarrow as pa
 from privpipe.errors import InputError
 from privpipe.protocols import AnyArray
 from privpipe.store.sources.arrow_file import columns_of
-from privpipe.store.sources.reading.files import TableFile, TableFiles
+from privpipe.store.sources.reading.files import Batches, TableFile, TableFiles
 from privpipe.store.sources.reading.named_arrays import NamedArray, open_arrays
-from privpipe.store.sources.reading.source import Form, RecordSource, SourceLayout, TableColumn
+from privpipe.store.sources.reading.source import Columns, Forms, RecordSource, SourceLayout
 from privpipe.store.sources.reading.table_source import FileTable, open_table
 
 
@@ -30,13 +30,11 @@ class DaskTable(FileTable):
         super().__init__(TableFiles(None, "dask.DataFrame", "dask", parts, ("frame",)), layout)
         self.frame = frame
 
-    def describe(self, file: TableFile) -> tuple[TableColumn, ...]:
+    def describe(self, file: TableFile) -> Columns:
         """Columns as the frame declares them."""
         return columns_of(self._declared(self.frame))
 
-    def read(
-        self, file: TableFile, columns: Sequence[TableColumn], forms: Mapping[str, Form], rows: int
-    ) -> Iterator[pa.RecordBatch]:
+    def read(self, file: TableFile, columns: Columns, forms: Forms, rows: int) -> Batches:
         """Compute a part; see `FileTable.read`."""
         # Where no column is needed, one column says how many records there are.
         frame = self.frame[list(forms) or list(self.frame.columns[:1])]

@@ -1,7 +1,7 @@
 """Sheets of workbooks (.xlsx) and tables of databases (SQLite, DuckDB) as tables."""
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from functools import cached_property
 from itertools import islice
@@ -13,8 +13,8 @@ from privpipe.errors import InputError
 from privpipe.records.schema import suggest
 from privpipe.store.access.location import local_path
 from privpipe.store.sources.arrow_file import columns_of
-from privpipe.store.sources.reading.files import TableFile
-from privpipe.store.sources.reading.source import Form, TableColumn
+from privpipe.store.sources.reading.files import Batches, TableFile
+from privpipe.store.sources.reading.source import Columns, Forms
 from privpipe.store.sources.reading.table_source import FileTable
 
 
@@ -53,13 +53,11 @@ class WorkbookTable(OneOfSeveral):
 
     what, format_name = "sheet", "a workbook"
 
-    def describe(self, file: TableFile) -> tuple[TableColumn, ...]:
+    def describe(self, file: TableFile) -> Columns:
         """Names of the first row, types of all cells."""
         return columns_of(self._tables[file].schema)
 
-    def read(
-        self, file: TableFile, columns: Sequence[TableColumn], forms: Mapping[str, Form], rows: int
-    ) -> Iterator[pa.RecordBatch]:
+    def read(self, file: TableFile, columns: Columns, forms: Forms, rows: int) -> Batches:
         """Read columns; see `FileTable.read`."""
         table = self._tables[file]
         yield from (table.select(list(forms)) if forms else table).to_batches(rows)
@@ -136,13 +134,11 @@ class SqliteTable(OneOfSeveral):
 
     format_name = "a database"
 
-    def describe(self, file: TableFile) -> tuple[TableColumn, ...]:
+    def describe(self, file: TableFile) -> Columns:
         """Columns, by the types that their values have."""
         return columns_of(self.guard(file, lambda: self._schema(file)))
 
-    def read(
-        self, file: TableFile, columns: Sequence[TableColumn], forms: Mapping[str, Form], rows: int
-    ) -> Iterator[pa.RecordBatch]:
+    def read(self, file: TableFile, columns: Columns, forms: Forms, rows: int) -> Batches:
         """Read columns; see `FileTable.read`."""
         schema, table = self.guard(file, lambda: self._schema(file)), _quoted(self.choose(file))
         chosen = pa.schema([schema.field(name) for name in forms] or schema)
@@ -186,13 +182,11 @@ class DuckdbTable(OneOfSeveral):
 
     format_name = "a database"
 
-    def describe(self, file: TableFile) -> tuple[TableColumn, ...]:
+    def describe(self, file: TableFile) -> Columns:
         """Columns as the database declares them."""
         return columns_of(next(self._batches(file, "*", 1)).schema)
 
-    def read(
-        self, file: TableFile, columns: Sequence[TableColumn], forms: Mapping[str, Form], rows: int
-    ) -> Iterator[pa.RecordBatch]:
+    def read(self, file: TableFile, columns: Columns, forms: Forms, rows: int) -> Batches:
         """Read columns; see `FileTable.read`."""
         yield from self._batches(file, ", ".join(map(_quoted, forms)) or "*", rows)
 
@@ -201,7 +195,7 @@ class DuckdbTable(OneOfSeveral):
         with self._connect(file) as database:
             return [name for (name,) in database.execute("SHOW TABLES").fetchall()]
 
-    def _batches(self, file: TableFile, columns: str, rows: int) -> Iterator[pa.RecordBatch]:
+    def _batches(self, file: TableFile, columns: str, rows: int) -> Batches:
         table = _quoted(self.choose(file))
         with self._connect(file) as database:
             reader = database.sql(f"SELECT {columns} FROM {table}").to_arrow_reader(rows)

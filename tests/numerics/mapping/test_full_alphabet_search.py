@@ -7,8 +7,8 @@ import pytest
 
 from privpipe.numerics.mapping.problem.ordered_pricing import list_near
 from privpipe.numerics.mapping.problem.pair_pricing import PricingQuestion, price_in_memory
-from privpipe.numerics.mapping.problem.programme import MappingProblem, identity_duals
-from privpipe.numerics.mapping.problem.search_progress import SearchProgress
+from privpipe.numerics.mapping.problem.programme import Programme, identity_duals
+from privpipe.numerics.mapping.problem.search_progress import Search
 from privpipe.numerics.mapping.problem.smoothed_dual import logits_of
 from privpipe.numerics.mapping.search import coarse_to_fine_search
 from privpipe.numerics.mapping.search.dual_ascent import REACH, DualAscent
@@ -18,13 +18,13 @@ from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
 from tests.bench.bench_mapping_scale import line_law
 
 
-def make_problem(law: str, n: int, kind: str, budget: float) -> MappingProblem:
+def make_problem(law: str, n: int, kind: str, budget: float) -> Programme:
     return prepare_alphabet(*line_law(law, n, 5), kind, budget).problem  # type: ignore[arg-type]
 
 
-def start_ascent(problem: MappingProblem, multiplier: float = 3.0) -> DualAscent:
+def start_ascent(problem: Programme, multiplier: float = 3.0) -> DualAscent:
     duals = identity_duals(problem)
-    progress = SearchProgress(problem, 1e-4)
+    progress = Search(problem, 1e-4)
     ascent = DualAscent(progress, duals, 10**6)
     ascent.restart(np.clip(logits_of(duals.potentials, problem.prior)[:, 0], -4, 4), multiplier)
     return ascent
@@ -72,7 +72,7 @@ def test_is_thin__a_limit_that_is_short_leaves_it_to_neighbours(
     seconds: float, is_whole: bool
 ) -> None:
     """The mapping comes last: 131,072 symbols ended at 2.9e-3 after half of 120 seconds."""
-    progress = SearchProgress(make_problem("gamma", 1_500, "absolute", 3.7), 1e-4, seconds)
+    progress = Search(make_problem("gamma", 1_500, "absolute", 3.7), 1e-4, seconds)
     assert is_thin(progress) == is_whole
 
 
@@ -88,7 +88,7 @@ def test_search_ordered__full_alphabet_agrees_with_annealing(
     monkeypatch.setattr(coarse_to_fine_search, "_MANY_SYMBOLS", 1)
     stages: list[str] = []
 
-    def watch(progress: SearchProgress) -> None:
+    def watch(progress: Search) -> None:
         stages.append(progress.rounds[-1].stage)
 
     found = solve_privacy_mapping(

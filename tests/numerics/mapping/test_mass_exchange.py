@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privpipe.numerics.mapping.problem.programme import MappingProblem
-from privpipe.numerics.mapping.problem.search_progress import SearchProgress
-from privpipe.numerics.mapping.search import coarse_to_fine_search
+from privpipe.numerics.mapping.problem.programme import Programme
+from privpipe.numerics.mapping.problem.search_progress import Search
+from privpipe.numerics.mapping.search import coarse_to_fine_search, full_alphabet_search
 from privpipe.numerics.mapping.search.mass_exchange import measure_noise
 from privpipe.sanitizers.mapping.alphabet import prepare_alphabet
 from tests.bench.bench_mapping_scale import noisy_line, smooth_line
 
 
-def make_problem(problem: Any) -> MappingProblem:
+def make_problem(problem: Any) -> Programme:
     joint, codes, kind, budget, *_ = problem
     return prepare_alphabet(joint, codes, kind, budget).problem
 
@@ -27,13 +27,13 @@ def test_exchange_masses__wins_back_what_cells_lose(
     monkeypatch.setattr(coarse_to_fine_search, "_MANY_SYMBOLS", 1)
     monkeypatch.setattr(coarse_to_fine_search, "_NOISY", (32, 24))
     monkeypatch.setattr(coarse_to_fine_search, "_NOISY_THICK", (32, 24))
-    monkeypatch.setattr(coarse_to_fine_search, "is_thin", lambda _: False)
+    monkeypatch.setattr(full_alphabet_search, "is_thin", lambda _: False)
     joint, codes, _, budget, *_ = noisy_line(2_000, 1e-3, 1.0)
     spend = budget if kind == "absolute" else budget**2
     problem = prepare_alphabet(joint, codes, kind, spend).problem
     seen: dict[str, list[float]] = {"cells": [], "exchange": []}
 
-    def watch(progress: SearchProgress) -> None:
+    def watch(progress: Search) -> None:
         stage = progress.rounds[-1].stage
         if stage not in seen or len(seen["exchange"]) == 6:
             raise StopIteration
@@ -44,7 +44,7 @@ def test_exchange_masses__wins_back_what_cells_lose(
         np.testing.assert_allclose(sums, problem.mass, rtol=1e-12)
 
     with pytest.raises(StopIteration):
-        coarse_to_fine_search.search_ordered(SearchProgress(problem, 1e-6, on_round=watch))
+        coarse_to_fine_search.search_ordered(Search(problem, 1e-6, on_round=watch))
     assert seen["exchange"][-1] <= 0.35 * seen["cells"][-1]
 
 

@@ -13,13 +13,8 @@ from privpipe.numerics.mapping.certificate import certify_mapping
 from privpipe.numerics.mapping.mapping_search import search_mapping
 from privpipe.numerics.mapping.problem import search_progress
 from privpipe.numerics.mapping.problem.pair_pricing import Prices, PricingQuestion, price_in_memory
-from privpipe.numerics.mapping.problem.programme import MappingProblem
-from privpipe.numerics.mapping.problem.search_progress import (
-    OutOfTime,
-    SearchProgress,
-    read_clock,
-    waiting,
-)
+from privpipe.numerics.mapping.problem.programme import Programme
+from privpipe.numerics.mapping.problem.search_progress import OutOfTime, Search, read_clock, waiting
 from privpipe.numerics.mapping.search import column_generation
 from privpipe.numerics.mapping.search.column_generation import TimedPricing
 from privpipe.numerics.mapping.search.frank_wolfe import search_frank_wolfe
@@ -42,7 +37,7 @@ def test_search__keeps_its_limit_where_one_round_takes_a_good_part_of_it(
 ) -> None:
     problem, small = make_categorical(9000, 2), make_categorical(60, 2)
 
-    def search(of: MappingProblem, limit: float) -> str:
+    def search(of: Programme, limit: float) -> str:
         if solver == "auto":
             return search_mapping(of, gap=1e-6, max_seconds=limit)[1]
         return search_frank_wolfe(of, gap=1e-6, n_steps=90, max_seconds=limit)[1]
@@ -80,7 +75,7 @@ def test_timed_pricing__gives_the_bits_of_one_piece(
 ) -> None:
     monkeypatch.setattr(column_generation, "_PAIRS_PER_PIECE", 70 * 9)
     problem = make_problem(kind)
-    timed = TimedPricing(SearchProgress(problem, 1e-3, 1000.0))
+    timed = TimedPricing(Search(problem, 1e-3, 1000.0))
     levels = np.linspace(0, 1, problem.n_columns)
     for question in (
         PricingQuestion(random_duals(problem, 1), 4, True, levels, 0.5),
@@ -99,12 +94,12 @@ def test_timed_pricing__does_not_ask_an_oracle_for_what_would_come_too_late(
     set_clock(monkeypatch, lambda: now[0])
     problem = make_problem("hamming")
 
-    def slow(asked_for: MappingProblem, question: PricingQuestion) -> Prices:
+    def slow(asked_for: Programme, question: PricingQuestion) -> Prices:
         now[0] += 0.4
         asked.append(now[0])
         return price_in_memory(asked_for, question)
 
-    timed = TimedPricing(SearchProgress(problem, 1e-3, 1.0), slow)
+    timed = TimedPricing(Search(problem, 1e-3, 1.0), slow)
     question = PricingQuestion(random_duals(problem, 1))
     timed(problem, question)
     timed(problem, question)

@@ -9,7 +9,7 @@ import pytest
 
 from privpipe import PrivacyMappingOptions, Records, fit_privacy_mapping
 from privpipe.errors import OptionError, PrivacyWarning
-from privpipe.sanitizers.mapping.stratified_mapping import StratifiedMapping
+from privpipe.sanitizers.mapping.sparse_mapping import StratifiedMapping
 
 OPTIONS = PrivacyMappingOptions(
     attributes=("attribute_0",), private=("s",), distortion_budget=0.2, gap=1e-2

@@ -18,8 +18,7 @@ from privpipe.numerics.random.streams import KeyedStream
 from privpipe.protocols import IntArray, Shard
 from privpipe.sanitizers.mapping import METHOD
 from privpipe.sanitizers.mapping.privacy_mapping import check_mapping
-from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
-from privpipe.sanitizers.mapping.stratified_mapping import StratifiedMapping
+from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping, StratifiedMapping
 from privpipe.store.models import digest_map, open_model, write_model
 
 NAMES = np.array(["north", "south", "west"])

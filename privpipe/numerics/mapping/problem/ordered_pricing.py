@@ -15,7 +15,7 @@ import numpy as np
 
 from privpipe.numerics.compiler import njit
 from privpipe.numerics.mapping.problem.pair_pricing import Prices, PricingQuestion
-from privpipe.numerics.mapping.problem.programme import CodeDistance, Duals, MappingProblem, Pairs
+from privpipe.numerics.mapping.problem.programme import CodeDistance, Duals, Pairs, Programme
 from privpipe.protocols import FloatArray, IntArray
 
 # Symbols of a run that is looked at whole.
@@ -220,7 +220,7 @@ def bin_posteriors(posterior: FloatArray, n_bins: int) -> PosteriorBins | None:
     return PosteriorBins(compact.ravel(), lows, highs, share)
 
 
-def is_ordered(problem: MappingProblem) -> bool:
+def is_ordered(problem: Programme) -> bool:
     """Whether the alphabet is ordered: one attribute and squared or absolute distance."""
     distance = problem.distance
     if not isinstance(distance, CodeDistance):
@@ -228,14 +228,12 @@ def is_ordered(problem: MappingProblem) -> bool:
     return distance.kind != "hamming" and distance.symbols.shape[1] == 1
 
 
-def is_squared(problem: MappingProblem) -> bool:
+def is_squared(problem: Programme) -> bool:
     """Whether distances of an ordered alphabet are squared."""
     return bool(cast(CodeDistance, problem.distance).kind == "squared")
 
 
-def price_ordered(
-    problem: MappingProblem, question: PricingQuestion, bins: PosteriorBins
-) -> Prices:
+def price_ordered(problem: Programme, question: PricingQuestion, bins: PosteriorBins) -> Prices:
     """Price all columns; `best` holds the cheapest symbols and their neighbours.
 
     Parameters
@@ -284,7 +282,7 @@ def price_ordered(
     return Prices(values, near, slack, partner)
 
 
-def _price_exactly(problem: MappingProblem, duals: Duals, best: IntArray) -> FloatArray:
+def _price_exactly(problem: Programme, duals: Duals, best: IntArray) -> FloatArray:
     """The least costs, given symbols that may have them; `best` is put right."""
     costs = np.stack([_cost_at(problem, duals, at) for at in best.T], axis=1)
     # `best` names the cheaper end of the chord first.
@@ -296,7 +294,7 @@ def _price_exactly(problem: MappingProblem, duals: Duals, best: IntArray) -> Flo
     return values
 
 
-def price_from(problem: MappingProblem, duals: Duals, first: IntArray) -> FloatArray:
+def price_from(problem: Programme, duals: Duals, first: IntArray) -> FloatArray:
     """Exact prices of all columns, (n_columns,), nats.
 
     `first` names a symbol of each column that may be its cheapest, and is put right; the better
@@ -308,7 +306,7 @@ def price_from(problem: MappingProblem, duals: Duals, first: IntArray) -> FloatA
 
 
 def list_near(
-    problem: MappingProblem, duals: Duals, values: FloatArray, near: float, most: int
+    problem: Programme, duals: Duals, values: FloatArray, near: float, most: int
 ) -> Pairs | None:
     """All pairs within `near` nats of their column's price, and the columns' own.
 
@@ -329,23 +327,21 @@ def list_near(
     return Pairs(pointers, symbols.copy(), columns, problem.distance.pairs(symbols, columns))
 
 
-def _search(
-    problem: MappingProblem, duals: Duals, low: FloatArray, arg: IntArray, found: Any
-) -> int:
+def _search(problem: Programme, duals: Duals, low: FloatArray, arg: IntArray, found: Any) -> int:
     xs, xq, square = _read_order(problem)
     p, g = (np.ascontiguousarray(one) for one in (problem.posterior, duals.potentials))
     search: Any = search_by_runs
     return int(search(xs, g, duals.multiplier, square, xq, p, low, arg, found))
 
 
-def _read_order(problem: MappingProblem) -> tuple[FloatArray, FloatArray, bool]:
+def _read_order(problem: Programme) -> tuple[FloatArray, FloatArray, bool]:
     """Positions of symbols and of columns, and whether distance is squared."""
     distance: Any = problem.distance
     xs, xq = (np.ascontiguousarray(x[:, 0]) for x in (distance.symbols, distance.columns))
     return xs, xq, is_squared(problem)
 
 
-def _cost_at(problem: MappingProblem, duals: Duals, symbols: IntArray) -> FloatArray:
+def _cost_at(problem: Programme, duals: Duals, symbols: IntArray) -> FloatArray:
     """What a symbol costs each column, by the operations of the kernel, in their order."""
     xs, xq, square = _read_order(problem)
     step, cost = xq - xs[symbols], np.zeros(problem.n_columns)

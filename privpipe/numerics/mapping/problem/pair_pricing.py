@@ -13,7 +13,7 @@ import numpy as np
 
 from privpipe.numerics.compiler import njit
 from privpipe.numerics.mapping.problem import programme
-from privpipe.numerics.mapping.problem.programme import CodeDistance, Duals, MappingProblem
+from privpipe.numerics.mapping.problem.programme import CodeDistance, Duals, Programme
 from privpipe.protocols import FloatArray, IntArray
 
 # No contraction or reassociation: the same pair must give the same bits in every block.
@@ -177,17 +177,17 @@ class Prices:
     total: float | None = None
 
 
-PriceOracle = Callable[[MappingProblem, PricingQuestion], Prices]
+PriceOracle = Callable[[Programme, PricingQuestion], Prices]
 """Answers for all columns of a problem: in memory, or block by block on workers."""
 
 
-def column_groups(problem: MappingProblem) -> IntArray:
+def column_groups(problem: Programme) -> IntArray:
     """Group of each column: its most likely private value relative to the prior."""
     return np.asarray(np.argmax(problem.posterior / problem.prior, axis=1))
 
 
 def price_block(
-    problem: MappingProblem, question: PricingQuestion, start: int, stop: int, groups: IntArray
+    problem: Programme, question: PricingQuestion, start: int, stop: int, groups: IntArray
 ) -> Prices:
     """Price the columns start to stop against all symbols.
 
@@ -224,7 +224,7 @@ def price_block(
 
 
 def _drop_far(
-    problem: MappingProblem, question: PricingQuestion, at: int, values: FloatArray, best: IntArray
+    problem: Programme, question: PricingQuestion, at: int, values: FloatArray, best: IntArray
 ) -> None:
     """Leave out the symbols beyond each column's cheapest that are not near, in place."""
     if best.shape[1] == 1:
@@ -239,7 +239,7 @@ def _drop_far(
     best[:, 1:][cost.reshape(len(best), -1) - levels[:, None] > question.near] = -1
 
 
-def _operands(problem: MappingProblem, start: int, stop: int) -> tuple[Any, ...]:
+def _operands(problem: Programme, start: int, stop: int) -> tuple[Any, ...]:
     """The kernel's view of the distances of some columns; what it does not read is empty."""
     codes, none = problem.distance, np.empty((0, 0))
     words = none.astype(np.uint64)
@@ -281,7 +281,7 @@ def merge_prices(parts: Sequence[Prices], starts: Sequence[int]) -> Prices:
     return Prices(values, np.concatenate([part.best for part in parts]), slack, partner)
 
 
-def price_in_memory(problem: MappingProblem, question: PricingQuestion) -> Prices:
+def price_in_memory(problem: Programme, question: PricingQuestion) -> Prices:
     """Price all columns by the search over all pairs, in this process."""
     return price_block(problem, question, 0, problem.n_columns, column_groups(problem))
 
@@ -294,7 +294,7 @@ def sum_prices(mass: FloatArray, prices: Prices) -> float:
     return prices.total if prices.total is not None else float(np.sum(mass * prices.values))
 
 
-def measure_bound(problem: MappingProblem, prices: Prices, duals: Duals) -> float:
+def measure_bound(problem: Programme, prices: Prices, duals: Duals) -> float:
     """Lower bound on the optimum in nats: ``sum_j p_j nu_j - lam * budget``, at least 0.
 
     Valid for any potentials with ``sum_a p_a exp(g_ia) <= 1`` and ``lam >= 0``: by convexity

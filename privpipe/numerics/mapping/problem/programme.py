@@ -166,7 +166,7 @@ def pack_codes(codes: FloatArray) -> WordArray | None:
 
 
 @dataclass(frozen=True, eq=False)
-class MappingProblem:
+class Programme:
     """Minimise the information of the released symbol within a budget of mean distortion.
 
     Parameters
@@ -242,7 +242,7 @@ class Pairs:
     distances: FloatArray
 
     @classmethod
-    def of(cls, problem: MappingProblem, symbols: IntArray, columns: IntArray) -> Pairs:
+    def of(cls, problem: Programme, symbols: IntArray, columns: IntArray) -> Pairs:
         """Sort, drop doubles and look the distances up."""
         if len(symbols) and symbols.min() < 0:  # prices that are no numbers name no symbol
             raise FloatingPointError("prices are not finite")
@@ -255,24 +255,24 @@ class Pairs:
 
     @classmethod
     def sort(
-        cls, problem: MappingProblem, symbols: IntArray, columns: IntArray, weights: FloatArray
+        cls, problem: Programme, symbols: IntArray, columns: IntArray, weights: FloatArray
     ) -> tuple[Pairs, FloatArray]:
         """Pairs named once, in order, and their weights in the same order."""
         order = np.lexsort((symbols, columns))
         return cls._in_order(problem, symbols[order], columns[order]), weights[order]
 
     @classmethod
-    def _in_order(cls, problem: MappingProblem, symbols: IntArray, columns: IntArray) -> Pairs:
+    def _in_order(cls, problem: Programme, symbols: IntArray, columns: IntArray) -> Pairs:
         counts = np.bincount(columns, minlength=problem.n_columns)
         pointers = np.concatenate([[0], np.cumsum(counts)])
         return cls(pointers, symbols, columns, problem.distance.pairs(symbols, columns))
 
-    def join(self, problem: MappingProblem, symbols: IntArray, columns: IntArray) -> Pairs:
+    def join(self, problem: Programme, symbols: IntArray, columns: IntArray) -> Pairs:
         """These and more, each once."""
         both = np.concatenate([self.symbols, symbols]), np.concatenate([self.columns, columns])
         return Pairs.of(problem, *both)
 
-    def keep_near(self, problem: MappingProblem, slack: FloatArray, most: float) -> Pairs:
+    def keep_near(self, problem: Programme, slack: FloatArray, most: float) -> Pairs:
         """Those of less slack (n_pairs,), nats, and each column's own symbol."""
         keep = (slack < most) | (self.symbols == problem.stay[self.columns])
         return Pairs.of(problem, self.symbols[keep], self.columns[keep])
@@ -281,7 +281,7 @@ class Pairs:
         return len(self.symbols)
 
     def graph(
-        self, problem: MappingProblem
+        self, problem: Programme
     ) -> tuple[IntArray, IntArray, FloatArray, FloatArray, FloatArray]:
         """What the kernels read; see `smoothed_dual`."""
         return self.pointers, self.symbols, self.distances, problem.posterior, problem.mass
@@ -384,7 +384,7 @@ def normalise_potentials(potentials: FloatArray, prior: FloatArray) -> FloatArra
     return np.asarray(potentials - top - np.log(np.exp(potentials - top) @ prior)[:, None])
 
 
-def identity_duals(problem: MappingProblem) -> Duals:
+def identity_duals(problem: Programme) -> Duals:
     """Duals that certify the identity where no distortion is allowed.
 
     Potentials are the log-ratios of the symbols' own posteriors; the multiplier is so large
@@ -423,7 +423,7 @@ def released_masses(
 
 
 def measure_plan(
-    problem: MappingProblem, symbols: IntArray, columns: IntArray, weights: FloatArray
+    problem: Programme, symbols: IntArray, columns: IntArray, weights: FloatArray
 ) -> Plan:
     """Information and distortion of joint masses that are known to be feasible."""
     masses = released_masses(symbols, weights, problem.posterior[columns], problem.n_symbols)
@@ -431,7 +431,7 @@ def measure_plan(
     return Plan(symbols, columns, weights, measure_information(masses), spent)
 
 
-def add_up(problem: MappingProblem, symbols: IntArray, columns: IntArray, mass: FloatArray) -> Plan:
+def add_up(problem: Programme, symbols: IntArray, columns: IntArray, mass: FloatArray) -> Plan:
     """A plan of feasible masses, some of whose pairs are named twice."""
     keys, place = np.unique(columns * problem.n_symbols + symbols, return_inverse=True)
     column, symbol = np.divmod(keys, problem.n_symbols)
@@ -441,7 +441,7 @@ def add_up(problem: MappingProblem, symbols: IntArray, columns: IntArray, mass: 
 
 
 def make_feasible(
-    problem: MappingProblem, pairs: Pairs, weights: FloatArray, smallest: float = 0.0
+    problem: Programme, pairs: Pairs, weights: FloatArray, smallest: float = 0.0
 ) -> Plan:
     """Turn nearly feasible masses into a feasible plan.
 
@@ -478,9 +478,7 @@ def make_feasible(
     return _with_identity(problem, pairs, keep * weights, rest)
 
 
-def _with_identity(
-    problem: MappingProblem, pairs: Pairs, weights: FloatArray, rest: FloatArray
-) -> Plan:
+def _with_identity(problem: Programme, pairs: Pairs, weights: FloatArray, rest: FloatArray) -> Plan:
     home = pairs.symbols == problem.stay[pairs.columns]
     weights = weights.copy()
     weights[home] += rest[pairs.columns[home]]
@@ -492,7 +490,7 @@ def _with_identity(
     return measure_plan(problem, symbols, columns, np.concatenate([weights[used], rest[extra]]))
 
 
-def thin_plan(problem: MappingProblem, plan: Plan, most_information: float) -> Plan:
+def thin_plan(problem: Programme, plan: Plan, most_information: float) -> Plan:
     """Drop the smallest shares of each column while the information stays low enough.
 
     Interior points leave a trace of mass on every pair; releases want few symbols per column.
@@ -518,18 +516,18 @@ def thin_plan(problem: MappingProblem, plan: Plan, most_information: float) -> P
     return plan
 
 
-def _sort_plan(problem: MappingProblem, plan: Plan) -> tuple[Pairs, FloatArray]:
+def _sort_plan(problem: Programme, plan: Plan) -> tuple[Pairs, FloatArray]:
     return Pairs.sort(problem, plan.symbols, plan.columns, plan.weights)
 
 
-def draw_into_budget(problem: MappingProblem, plan: Plan) -> Plan:
+def draw_into_budget(problem: Programme, plan: Plan) -> Plan:
     """The plan, mixed with the identity where rounding carried it over the budget."""
     if plan.distortion <= problem.budget:
         return plan
     return make_feasible(problem, *_sort_plan(problem, plan))
 
 
-def keep_free_pairs(problem: MappingProblem, plan: Plan) -> Plan:
+def keep_free_pairs(problem: Programme, plan: Plan) -> Plan:
     """The plan without what costs distortion; columns keep the proportions of the rest."""
     pairs, weights = _sort_plan(problem, plan)
     return make_feasible(problem, pairs, np.where(pairs.distances > 0, 0.0, weights))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Plan, measure_plan
+from privpipe.numerics.mapping.problem.programme import Duals, Plan, Programme, measure_plan
 from privpipe.protocols import FloatArray, IntArray
 
 # Share of a column's mass, or of the budget, that rounding may explain.
@@ -97,7 +97,7 @@ class Found:
     columns: IntArray
 
 
-Explorer = Callable[[MappingProblem, Duals, FloatArray | None, float], Found]
+Explorer = Callable[[Programme, Duals, FloatArray | None, float], Found]
 """Prices a dual point, given column potentials and the largest slack of a candidate."""
 
 
@@ -125,7 +125,7 @@ class Round:
 
 
 @dataclass(eq=False)
-class SearchProgress:
+class Search:
     """Keeps the best feasible plan and the best certificate of one solve.
 
     Parameters
@@ -140,10 +140,10 @@ class SearchProgress:
         plan and duals there and is started again from them.
     """
 
-    problem: MappingProblem
+    problem: Programme
     gap: float
     max_seconds: float = np.inf
-    on_round: Callable[[SearchProgress], None] | None = None
+    on_round: Callable[[Search], None] | None = None
     plan: Plan = field(init=False)
     duals: Duals = field(init=False)
     bound: float = field(init=False, default=0.0)
@@ -200,4 +200,4 @@ class SearchProgress:
 
 
 class OutOfTime(Exception):
-    """The time of a search is up; its `SearchProgress` holds the best plan and bound so far."""
+    """The time of a search is up; its `Search` holds the best plan and bound so far."""

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from privpipe.numerics.compiler import njit
-from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Pairs, dot
+from privpipe.numerics.mapping.problem.programme import Duals, Pairs, Programme, dot
 from privpipe.protocols import FloatArray
 
 Late = Callable[[], bool]
@@ -194,11 +194,11 @@ class DualPoint:
     multiplier: float
     temperature: float
 
-    def duals(self, problem: MappingProblem) -> Duals:
+    def duals(self, problem: Programme) -> Duals:
         """As anyone can compute a bound from them."""
         return Duals(potentials_of(self.logits, problem.prior), self.multiplier)
 
-    def masses(self, problem: MappingProblem) -> FloatArray:
+    def masses(self, problem: Programme) -> FloatArray:
         """Joint masses of the pairs, (n_pairs,): each column's softmin at the temperature."""
         cost, weights = np.empty(len(self.pairs)), np.empty(len(self.pairs))
         g = potentials_of(self.logits, problem.prior)
@@ -210,7 +210,7 @@ class DualPoint:
 class _Point:
     """Value, slope and curvature of the smoothed dual at one point."""
 
-    def __init__(self, problem: MappingProblem, at: DualPoint, anchor: FloatArray) -> None:
+    def __init__(self, problem: Programme, at: DualPoint, anchor: FloatArray) -> None:
         self.problem, self.at, self.anchor = problem, at, anchor
         self.logits, self.lam, self.tau = at.logits, at.multiplier, at.temperature
         self.graph = at.pairs.graph(problem)
@@ -250,9 +250,7 @@ class _Point:
         return np.einsum("iab,ib->ia", self.inverse, bt), bl / self.curve_lam
 
 
-def column_minima(
-    problem: MappingProblem, pairs: Pairs, duals: Duals
-) -> tuple[FloatArray, FloatArray]:
+def column_minima(problem: Programme, pairs: Pairs, duals: Duals) -> tuple[FloatArray, FloatArray]:
     """Cost of every pair, and the least of each column.
 
     Returns
@@ -268,7 +266,7 @@ def column_minima(
     return cost, np.minimum.reduceat(cost, pairs.pointers[:-1])
 
 
-def spend_budget(problem: MappingProblem, at: DualPoint, late: Late = bool) -> DualPoint:
+def spend_budget(problem: Programme, at: DualPoint, late: Late = bool) -> DualPoint:
     """The point at which the softmin masses spend the budget, by bisection while in time."""
     # From a free distortion to one that is dearer than any information.
     low, high = 1e-9 / problem.budget, 1e4 / problem.budget
@@ -335,7 +333,7 @@ def _climb(point: _Point, dt: FloatArray, dl: float) -> _Point | None:
 
 
 def maximise_smoothed_dual(
-    problem: MappingProblem, start: DualPoint, *, anchor: FloatArray, late: Late = bool
+    problem: Programme, start: DualPoint, *, anchor: FloatArray, late: Late = bool
 ) -> tuple[DualPoint, FloatArray, bool]:
     """Newton's method with a line search from a starting point.
 

@@ -15,13 +15,11 @@ import numpy as np
 from privpipe.numerics.mapping.problem import smoothed_dual
 from privpipe.numerics.mapping.problem.ordered_pricing import bin_posteriors, is_squared
 from privpipe.numerics.mapping.problem.programme import Duals, Pairs, Plan, dot, make_feasible
-from privpipe.numerics.mapping.problem.search_progress import Explorer, SearchProgress
+from privpipe.numerics.mapping.problem.search_progress import Explorer, Search
 from privpipe.numerics.mapping.problem.smoothed_dual import DualPoint, Late
+from privpipe.numerics.mapping.search import full_alphabet_search, interior_point, mass_exchange
 from privpipe.numerics.mapping.search.coarsening import CoarseAlphabet, coarsen_alphabet
 from privpipe.numerics.mapping.search.column_generation import OrderedExplorer
-from privpipe.numerics.mapping.search.full_alphabet_search import is_thin, search_full
-from privpipe.numerics.mapping.search.interior_point import polish
-from privpipe.numerics.mapping.search.mass_exchange import exchange_masses, measure_noise
 from privpipe.numerics.mapping.search.smoothed_dual_search import anneal, start_logits
 
 _COARSEST = 256
@@ -45,7 +43,7 @@ _MOST_FACTORED = 200_000
 _THICK_COLUMNS = 16
 
 
-def search_ordered(progress: SearchProgress, start: Duals | None = None) -> None:
+def search_ordered(progress: Search, start: Duals | None = None) -> None:
     """Search for a mapping of an ordered alphabet.
 
     Parameters
@@ -57,7 +55,7 @@ def search_ordered(progress: SearchProgress, start: Duals | None = None) -> None
     """
     problem = progress.problem
     n_cells, coarser = min(_COARSEST, problem.n_symbols), start
-    if problem.n_symbols >= _MANY_SYMBOLS and measure_noise(problem) > progress.gap:
+    if problem.n_symbols >= _MANY_SYMBOLS and mass_exchange.measure_noise(problem) > progress.gap:
         coarser = _search_noisy(progress, start)
     while not progress.stop:
         if n_cells >= problem.n_symbols:
@@ -70,12 +68,12 @@ def search_ordered(progress: SearchProgress, start: Duals | None = None) -> None
         n_cells = problem.n_symbols if 2 * n_cells > problem.n_symbols else n_cells
 
 
-def _search_noisy(progress: SearchProgress, duals: Duals | None) -> Duals | None:
+def _search_noisy(progress: Search, duals: Duals | None) -> Duals | None:
     """Cells to begin with; the full alphabet where few symbols are near a price, or neighbours."""
     *_, duals = _search_cells(progress, *_NOISY, duals)
     most = _NEARLY * progress.gap
     # Nearer than that neighbours are faster.
-    thin = progress.reached > most and is_thin(progress)
+    thin = progress.reached > most and full_alphabet_search.is_thin(progress)
     if not progress.stop:
         shape = _NOISY_THIN if thin and not is_squared(progress.problem) else _NOISY_THICK
         level, plan, duals = _search_cells(progress, *shape, duals)
@@ -83,15 +81,15 @@ def _search_noisy(progress: SearchProgress, duals: Duals | None) -> Duals | None
         return duals
     # By squared distance neighbours alone are often near enough, in a tenth of the time.
     if not (thin and progress.reached > most) or is_squared(progress.problem):
-        exchange_masses(progress, level, plan, duals)
+        mass_exchange.exchange_masses(progress, level, plan, duals)
     if thin and progress.reached > most and not progress.is_late():
-        search_full(progress)
+        full_alphabet_search.search_full(progress)
         return progress.duals
     return duals
 
 
 def _search_cells(
-    progress: SearchProgress, n_cells: int, n_bins: int, start: Duals | None
+    progress: Search, n_cells: int, n_bins: int, start: Duals | None
 ) -> tuple[CoarseAlphabet, Plan, Duals]:
     """A level, its plan, and its duals on the full alphabet, where both are offered."""
     bins = bin_posteriors(progress.problem.posterior, n_bins)
@@ -99,7 +97,7 @@ def _search_cells(
     level = coarsen_alphabet(progress.problem, bins, n_cells)
     left = progress.max_seconds - progress.seconds
     # A fifth of the target for the level: carrying back takes the rest.
-    inner = SearchProgress(level.problem, 0.2 * progress.gap, left)
+    inner = Search(level.problem, 0.2 * progress.gap, left)
     here = None if start is None else level.coarsen_duals(start)
     n_pairs = _search_level(inner, here, OrderedExplorer(_LEVEL_BINS))
     duals = level.refine_duals(inner.duals)
@@ -122,18 +120,18 @@ def _refine_plan(level: CoarseAlphabet, plan: Plan, late: Late) -> Plan:
     return best
 
 
-def _search_level(progress: SearchProgress, start: Duals | None, explore: Explorer) -> int:
+def _search_level(progress: Search, start: Duals | None, explore: Explorer) -> int:
     """Solve one level; returns the number of pairs it ended with."""
     problem, gap = progress.problem, progress.gap
     if start is None:  # the coarsest level: its pairs are few
-        return len(polish(progress, explore, *_solve_all_pairs(progress)))
+        return len(interior_point.polish(progress, explore, *_solve_all_pairs(progress)))
     home = Pairs.of(problem, problem.stay, np.arange(problem.n_columns))
     found = explore(problem, start, None, 0.02)
     pairs = home.join(problem, found.symbols, found.columns)
     logits = smoothed_dual.logits_of(start.potentials, problem.prior)
     point = DualPoint(pairs, logits, start.multiplier, 0.0)
     if len(pairs) <= max(_MOST_FACTORED, _THICK_COLUMNS * problem.n_columns):
-        return len(polish(progress, explore, point, 1e-3))
+        return len(interior_point.polish(progress, explore, point, 1e-3))
     # Low temperatures from a good start, on the pairs that carry mass there.
     cost, level = smoothed_dual.column_minima(problem, pairs, point.duals(problem))
     tau = 4 * gap
@@ -142,7 +140,7 @@ def _search_level(progress: SearchProgress, start: Duals | None, explore: Explor
     return len(anneal(progress, explore, point, gap).pairs)
 
 
-def _solve_all_pairs(progress: SearchProgress) -> tuple[DualPoint, float]:
+def _solve_all_pairs(progress: Search) -> tuple[DualPoint, float]:
     """Smoothed duals at falling temperatures on all pairs of a small problem."""
     problem = progress.problem
     n, width = problem.n_symbols, problem.n_columns

@@ -35,8 +35,8 @@ class CoarseAlphabet:
         Bin of each coarse column.
     """
 
-    fine: programme.MappingProblem
-    problem: programme.MappingProblem
+    fine: programme.Programme
+    problem: programme.Programme
     bins: PosteriorBins
     cell: IntArray
     column_bin: IntArray
@@ -117,13 +117,13 @@ def _monotone_coupling(goal: FloatArray, base: FloatArray) -> tuple[IntArray, In
     return np.searchsorted(ends, middle), np.searchsorted(starts, middle), weights
 
 
-def _positions(problem: programme.MappingProblem) -> FloatArray:
+def _positions(problem: programme.Programme) -> FloatArray:
     assert isinstance(problem.distance, programme.CodeDistance)
     return problem.distance.symbols[:, 0]
 
 
 def coarsen_alphabet(
-    problem: programme.MappingProblem, bins: PosteriorBins, n_cells: int
+    problem: programme.Programme, bins: PosteriorBins, n_cells: int
 ) -> CoarseAlphabet:
     """Group the symbols of an ordered problem into cells of equal count.
 
@@ -153,5 +153,5 @@ def coarsen_alphabet(
     apart = programme.CodeDistance(problem.distance.kind, centres[:, None], centres[stay][:, None])
     shares = np.asarray(mass / mass.sum(), dtype=np.float64)
     rows = np.asarray(posterior / mass[:, None], dtype=np.float64)
-    coarse = programme.MappingProblem(shares, rows, apart, problem.budget, stay)
+    coarse = programme.Programme(shares, rows, apart, problem.budget, stay)
     return CoarseAlphabet(problem, coarse, bins, cell, column_bin)

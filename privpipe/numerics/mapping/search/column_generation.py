@@ -15,13 +15,8 @@ import numpy as np
 from privpipe.numerics.mapping.problem import ordered_pricing, pair_pricing, programme
 from privpipe.numerics.mapping.problem.ordered_pricing import PosteriorBins, price_ordered
 from privpipe.numerics.mapping.problem.pair_pricing import PriceOracle, Prices, PricingQuestion
-from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem
-from privpipe.numerics.mapping.problem.search_progress import (
-    Found,
-    OutOfTime,
-    SearchProgress,
-    waiting,
-)
+from privpipe.numerics.mapping.problem.programme import Duals, Programme
+from privpipe.numerics.mapping.problem.search_progress import Found, OutOfTime, Search, waiting
 from privpipe.protocols import FloatArray, IntArray
 
 # Of a piece of a round in this process: less than a tenth of a second.
@@ -46,11 +41,11 @@ class TimedPricing:
         An oracle; None for the search over all pairs in this process.
     """
 
-    progress: SearchProgress
+    progress: Search
     price: PriceOracle | None = None
     _slowest: float = field(default=0.0, init=False)
 
-    def __call__(self, problem: MappingProblem, question: PricingQuestion) -> Prices:
+    def __call__(self, problem: Programme, question: PricingQuestion) -> Prices:
         """Price all columns of a problem."""
         if self.price is None:
             return self._in_pieces(problem, question)
@@ -61,7 +56,7 @@ class TimedPricing:
         self._slowest = max(self._slowest, self.progress.seconds - begun)
         return prices
 
-    def _in_pieces(self, problem: MappingProblem, question: PricingQuestion) -> Prices:
+    def _in_pieces(self, problem: Programme, question: PricingQuestion) -> Prices:
         groups = pair_pricing.column_groups(problem)
         width = max(1, _PAIRS_PER_PIECE // problem.n_symbols)
         edges = [*range(0, problem.n_columns, width), problem.n_columns]
@@ -79,7 +74,7 @@ class TimedPricing:
             raise OutOfTime
 
 
-def most_named(problem: MappingProblem) -> int:
+def most_named(problem: Programme) -> int:
     """Cheapest symbols to name for a column, so that their numbers take half a double a value.
 
     Near an optimum hardly more are near a column's price; before it more would be forgotten again.
@@ -88,7 +83,7 @@ def most_named(problem: MappingProblem) -> int:
     return max(1, min(_MOST_NAMED, 4 * problem.n_private // width, problem.n_symbols))
 
 
-def repair_potentials(problem: MappingProblem, prices: Prices, duals: Duals) -> Duals:
+def repair_potentials(problem: Programme, prices: Prices, duals: Duals) -> Duals:
     """Raise potentials so that no symbol undercuts the levels that were priced with.
 
     Parameters
@@ -130,7 +125,7 @@ class OracleExplorer:
     top: int
 
     def __call__(
-        self, problem: MappingProblem, duals: Duals, levels: FloatArray | None, near: float
+        self, problem: Programme, duals: Duals, levels: FloatArray | None, near: float
     ) -> Found:
         prices = self.price(problem, PricingQuestion(duals, self.top, True, levels, near, False))
         raw = _raw_bound(problem, prices, duals)
@@ -161,7 +156,7 @@ class OrderedExplorer:
     width: int = 2
 
     def __call__(
-        self, problem: MappingProblem, duals: Duals, levels: FloatArray | None, near: float
+        self, problem: Programme, duals: Duals, levels: FloatArray | None, near: float
     ) -> Found:
         bins = ordered_pricing.bin_posteriors(problem.posterior, self.n_bins)
         assert bins is not None, "ordered solves are only planned where the posteriors have bins"
@@ -179,7 +174,7 @@ class OrderedExplorer:
         return Found(best, bound, raw, symbols, columns)
 
     def _near(
-        self, problem: MappingProblem, bins: PosteriorBins, prices: Prices, near: float
+        self, problem: Programme, bins: PosteriorBins, prices: Prices, near: float
     ) -> tuple[IntArray, IntArray]:
         """Cheapest symbols and best partners, each with neighbours; columns stay in order."""
         width = prices.best.shape[1]
@@ -198,11 +193,11 @@ class OrderedExplorer:
         return np.concatenate(symbols), np.concatenate(columns)
 
 
-def _raw_bound(problem: MappingProblem, prices: Prices, duals: Duals) -> float:
+def _raw_bound(problem: Programme, prices: Prices, duals: Duals) -> float:
     return pair_pricing.sum_prices(problem.mass, prices) - duals.multiplier * problem.budget
 
 
-def _candidates(problem: MappingProblem, prices: Prices, near: float) -> tuple[IntArray, IntArray]:
+def _candidates(problem: Programme, prices: Prices, near: float) -> tuple[IntArray, IntArray]:
     ok = (prices.partner >= 0) & (prices.slack <= near)
     rows, _ = np.nonzero(ok)
     columns, places = np.nonzero(prices.best >= 0)

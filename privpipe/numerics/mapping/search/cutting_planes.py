@@ -22,7 +22,7 @@ from scipy.optimize import linprog
 from privpipe.errors import ConvergenceError
 from privpipe.numerics.mapping.problem import programme
 from privpipe.numerics.mapping.problem.pair_pricing import PriceOracle, PricingQuestion, sum_prices
-from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Pairs
+from privpipe.numerics.mapping.problem.programme import Duals, Pairs, Programme
 from privpipe.numerics.mapping.problem.search_progress import Deadline
 from privpipe.protocols import FloatArray, IntArray
 
@@ -84,7 +84,7 @@ class ConstrainedPlan:
 
 
 def search_constrained(
-    problem: MappingProblem, limits: Limits, *, gap: float, price: PriceOracle, deadline: Deadline
+    problem: Programme, limits: Limits, *, gap: float, price: PriceOracle, deadline: Deadline
 ) -> ConstrainedPlan:
     """Cutting planes and columns until the bound over all pairs is near.
 
@@ -136,11 +136,11 @@ def explain_time_limit() -> ConvergenceError:
     return ConvergenceError(problem, remedy=remedy, code="no-time")
 
 
-def _holds_all(problem: MappingProblem) -> bool:
+def _holds_all(problem: Programme) -> bool:
     return problem.n_symbols * problem.n_columns <= _ALL_PAIRS
 
 
-def _first_pairs(problem: MappingProblem) -> Pairs:
+def _first_pairs(problem: Programme) -> Pairs:
     """All of a small problem; else every column's own symbol and the best for all."""
     n, columns = problem.n_symbols, np.arange(problem.n_columns)
     if _holds_all(problem):
@@ -150,7 +150,7 @@ def _first_pairs(problem: MappingProblem) -> Pairs:
     return Pairs.of(problem, symbols, np.tile(columns, 1 + len(common)))
 
 
-def _first_tangents(problem: MappingProblem) -> list[FloatArray]:
+def _first_tangents(problem: Programme) -> list[FloatArray]:
     """At the prior, and at posteriors on the way from it to those of each column group."""
     prior, found = problem.prior, []
     extremes = [problem.posterior[np.argmax(problem.posterior[:, a])] for a in range(len(prior))]
@@ -190,7 +190,7 @@ class _Solution:
 
 
 def _price_all(
-    problem: MappingProblem, limits: Limits, found: _Solution, pairs: Pairs, price: PriceOracle
+    problem: Programme, limits: Limits, found: _Solution, pairs: Pairs, price: PriceOracle
 ) -> tuple[float, Duals, Pairs]:
     """The bound over all pairs, the duals without limits, and pairs with those that undercut."""
     plain = programme.normalise_potentials(found.potentials, problem.prior)
@@ -209,11 +209,7 @@ def _price_all(
 
 
 def _solve_programme(
-    problem: MappingProblem,
-    limits: Limits,
-    pairs: Pairs,
-    cuts: list[FloatArray],
-    deadline: Deadline,
+    problem: Programme, limits: Limits, pairs: Pairs, cuts: list[FloatArray], deadline: Deadline
 ) -> _Solution | None:
     """Solve for masses of pairs, masses and epigraphs of symbols, peaks, excess; None if too late.
 
@@ -267,7 +263,7 @@ def _solve_programme(
 
 
 def _inequalities(
-    problem: MappingProblem, limits: Limits, pairs: Pairs, cuts: FloatArray
+    problem: Programme, limits: Limits, pairs: Pairs, cuts: FloatArray
 ) -> tuple[sp.csr_array, FloatArray]:
     """Rows: a tangent under each epigraph, the budget, the odds, the peaks, the leakage."""
     n, k = cuts.shape[1:]
@@ -297,7 +293,7 @@ def _inequalities(
 
 
 def _equalities(
-    problem: MappingProblem, pairs: Pairs, place: IntArray, n_used: int, n_variables: int
+    problem: Programme, pairs: Pairs, place: IntArray, n_used: int, n_variables: int
 ) -> tuple[sp.csr_array, FloatArray]:
     """Columns keep their probabilities; masses of symbols are what the pairs bring."""
     k, n_pairs, every = problem.n_private, len(pairs), np.arange(len(pairs))

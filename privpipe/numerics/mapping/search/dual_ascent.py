@@ -16,7 +16,7 @@ from privpipe.numerics.compiler import njit
 from privpipe.numerics.mapping.problem import smoothed_dual
 from privpipe.numerics.mapping.problem.ordered_pricing import list_near, price_from
 from privpipe.numerics.mapping.problem.programme import Duals, Pairs
-from privpipe.numerics.mapping.problem.search_progress import SearchProgress
+from privpipe.numerics.mapping.problem.search_progress import Search
 from privpipe.protocols import FloatArray, IntArray
 
 # Temperatures from a column's price up to which its pairs are listed, and no logit moves farther
@@ -113,7 +113,7 @@ class DualAscent:
         For which there is room in a round.
     """
 
-    progress: SearchProgress
+    progress: Search
     duals: Duals
     most_pairs: int
     first: IntArray = field(init=False)

@@ -13,8 +13,8 @@ import numpy as np
 
 from privpipe.numerics.mapping.problem import pair_pricing, programme
 from privpipe.numerics.mapping.problem.pair_pricing import PriceOracle, PricingQuestion
-from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Pairs, Plan
-from privpipe.numerics.mapping.problem.search_progress import OutOfTime, SearchProgress
+from privpipe.numerics.mapping.problem.programme import Duals, Pairs, Plan, Programme
+from privpipe.numerics.mapping.problem.search_progress import OutOfTime, Search
 from privpipe.numerics.mapping.search.column_generation import TimedPricing, repair_potentials
 from privpipe.protocols import FloatArray, IntArray
 
@@ -67,11 +67,10 @@ def solve_coupled_choice(
     there the far and the near choices are mixed to spend it exactly.
     """
     low, far = 0.0, _cheapest(pairs, cost, 0.0)
-    if pairs.distances[far] @ mass <= budget:
-        return _mixed(pairs, cost, mass, 0.0, far, far, 0.0)
+    middle, spends_all = 0.0, pairs.distances[far] @ mass > budget
     # At an infinite multiplier every column stays at distance 0, and nothing is spent.
     high, near = np.inf, _cheapest(pairs, np.where(pairs.distances > 0, np.inf, cost), 0.0)
-    while True:
+    while spends_all:
         # The lines of the two choices cross at the next multiplier to look at.
         gain = float((cost[near] - cost[far]) @ mass)
         middle = gain / float((pairs.distances[far] - pairs.distances[near]) @ mass)
@@ -90,7 +89,12 @@ def solve_coupled_choice(
         else:
             high, near = middle, choice
     d_far, d_near = pairs.distances[far] @ mass, pairs.distances[near] @ mass
-    return _mixed(pairs, cost, mass, middle, far, near, float((d_far - budget) / (d_far - d_near)))
+    share = float((d_far - budget) / (d_far - d_near)) if spends_all else 0.0
+    weights = np.zeros(len(pairs))
+    weights[far] += (1 - share) * mass
+    weights[near] += share * mass
+    levels = np.minimum.reduceat(cost + middle * pairs.distances, pairs.pointers[:-1])
+    return LinearSolution(weights, middle, levels)
 
 
 def _cheapest(pairs: Pairs, cost: FloatArray, multiplier: float) -> IntArray:
@@ -100,31 +104,15 @@ def _cheapest(pairs: Pairs, cost: FloatArray, multiplier: float) -> IntArray:
     return np.asarray(np.lexsort((pairs.distances, total, pairs.columns))[pairs.pointers[:-1]])
 
 
-def _mixed(
-    pairs: Pairs,
-    cost: FloatArray,
-    mass: FloatArray,
-    multiplier: float,
-    far: IntArray,
-    near: IntArray,
-    share: float,
-) -> LinearSolution:
-    weights = np.zeros(len(pairs))
-    weights[far] += (1 - share) * mass
-    weights[near] += share * mass
-    levels = np.minimum.reduceat(cost + multiplier * pairs.distances, pairs.pointers[:-1])
-    return LinearSolution(weights, multiplier, levels)
-
-
 def search_frank_wolfe(
-    problem: MappingProblem,
+    problem: Programme,
     *,
     n_steps: int,
     gap: float,
     price: PriceOracle | None = None,
     max_seconds: float = np.inf,
-    on_round: Callable[[SearchProgress], None] | None = None,
-) -> tuple[SearchProgress, str]:
+    on_round: Callable[[Search], None] | None = None,
+) -> tuple[Search, str]:
     """Algorithm 1 from the identity, with the bound that its own numbers give at each step.
 
     Parameters
@@ -142,7 +130,7 @@ def search_frank_wolfe(
     -------
     progress, reason
     """
-    progress = SearchProgress(problem, gap, max_seconds, on_round)
+    progress = Search(problem, gap, max_seconds, on_round)
     timed = TimedPricing(progress, price)
     try:
         return progress, _take_steps(progress, n_steps, timed)
@@ -150,7 +138,7 @@ def search_frank_wolfe(
         return progress, "time limit"
 
 
-def _take_steps(progress: SearchProgress, n_steps: int, price: PriceOracle) -> str:
+def _take_steps(progress: Search, n_steps: int, price: PriceOracle) -> str:
     problem, current = progress.problem, progress.plan
     for _ in range(n_steps):
         masses = _masses(problem, current)
@@ -168,7 +156,7 @@ def _take_steps(progress: SearchProgress, n_steps: int, price: PriceOracle) -> s
 
 
 def _generate_columns(
-    progress: SearchProgress, ratios: FloatArray, price: PriceOracle
+    progress: Search, ratios: FloatArray, price: PriceOracle
 ) -> tuple[Pairs, LinearSolution]:
     """Algorithm 2: grow the active pairs until no reduced cost is negative, or time is up."""
     problem = progress.problem
@@ -186,12 +174,12 @@ def _generate_columns(
         pairs = grown
 
 
-def _masses(problem: MappingProblem, plan: Plan) -> FloatArray:
+def _masses(problem: Programme, plan: Plan) -> FloatArray:
     posterior = problem.posterior[plan.columns]
     return programme.released_masses(plan.symbols, plan.weights, posterior, problem.n_symbols)
 
 
-def _line_search(problem: MappingProblem, current: Plan, pairs: Pairs, mass: FloatArray) -> Plan:
+def _line_search(problem: Programme, current: Plan, pairs: Pairs, mass: FloatArray) -> Plan:
     """Equation (5), by the sign of the derivative, which costs no pairs."""
     here = _masses(problem, current)
     used = np.flatnonzero(mass > 0)
@@ -218,7 +206,7 @@ def _best_share(here: FloatArray, there: FloatArray) -> float:
 
 
 def _best_bound(
-    problem: MappingProblem, duals: Duals, levels: FloatArray, price: PriceOracle
+    problem: Programme, duals: Duals, levels: FloatArray, price: PriceOracle
 ) -> tuple[float, Duals]:
     """Bound of the step's own numbers, or of the same repaired where that is better."""
     # Of partners only those are repaired that undercut their column.

@@ -13,7 +13,7 @@ import numpy as np
 from privpipe.numerics.mapping.problem import programme
 from privpipe.numerics.mapping.problem.ordered_pricing import list_near, price_from
 from privpipe.numerics.mapping.problem.programme import Pairs
-from privpipe.numerics.mapping.problem.search_progress import SearchProgress
+from privpipe.numerics.mapping.problem.search_progress import Search
 from privpipe.numerics.mapping.problem.smoothed_dual import DualPoint
 from privpipe.numerics.mapping.search.dual_ascent import REACH, DualAscent
 from privpipe.numerics.mapping.search.interior_point import solve_interior_point
@@ -37,7 +37,7 @@ _MOST, _SECONDS = 2**23, 6e-3
 _WORTH = 0.1
 
 
-def is_thin(progress: SearchProgress) -> bool:
+def is_thin(progress: Search) -> bool:
     """Whether few symbols are near a price, private values are two, and the time may do.
 
     By absolute distance with a large budget potentials climb as distances do, over thousands of
@@ -50,7 +50,7 @@ def is_thin(progress: SearchProgress) -> bool:
     return list_near(problem, duals, values, REACH * _COLD * progress.gap, _MOST) is not None
 
 
-def search_full(progress: SearchProgress) -> None:
+def search_full(progress: Search) -> None:
     """Search the full alphabet, of two private values, from the best duals so far."""
     ascent = DualAscent(progress, progress.duals, _MOST)
     gap, before = progress.gap, np.inf
@@ -73,7 +73,7 @@ def search_full(progress: SearchProgress) -> None:
         before = progress.reached
 
 
-def _cool(progress: SearchProgress, ascent: DualAscent, tau: float, follows: bool) -> None:
+def _cool(progress: Search, ascent: DualAscent, tau: float, follows: bool) -> None:
     """Rounds at falling temperatures, nats, at each while the bound climbs."""
     while tau > _COLD * progress.gap:
         for number in range(_MOST_ROUNDS):
@@ -88,7 +88,7 @@ def _cool(progress: SearchProgress, ascent: DualAscent, tau: float, follows: boo
         ascent.cool()
 
 
-def _climb(progress: SearchProgress, ascent: DualAscent, tau: float) -> Pairs | None:
+def _climb(progress: Search, ascent: DualAscent, tau: float) -> Pairs | None:
     """A round; its pairs."""
     pairs = None if progress.is_late() else ascent.list_pairs(tau)
     if pairs is not None:
@@ -97,7 +97,7 @@ def _climb(progress: SearchProgress, ascent: DualAscent, tau: float) -> Pairs | 
 
 
 def _carry(
-    progress: SearchProgress, ascent: DualAscent, pairs: Pairs, tau: float, follows: bool
+    progress: Search, ascent: DualAscent, pairs: Pairs, tau: float, follows: bool
 ) -> tuple[IntArray, IntArray, float]:
     """The pairs that carry mass, and the share of the budget that they spend."""
     weights = ascent.masses(pairs, tau)
@@ -109,7 +109,7 @@ def _carry(
 
 
 def _finish(
-    progress: SearchProgress, ascent: DualAscent, carriers: Sequence[tuple[IntArray, IntArray]]
+    progress: Search, ascent: DualAscent, carriers: Sequence[tuple[IntArray, IntArray]]
 ) -> None:
     """The interior point on what is all but tight and what carried mass."""
     problem, duals, gap = progress.problem, ascent.duals, progress.gap

@@ -18,8 +18,8 @@ import scipy.sparse.linalg as spl
 
 from privpipe.numerics.compiler import njit
 from privpipe.numerics.mapping.problem import programme, smoothed_dual
-from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Pairs
-from privpipe.numerics.mapping.problem.search_progress import Explorer, SearchProgress
+from privpipe.numerics.mapping.problem.programme import Duals, Pairs, Programme
+from privpipe.numerics.mapping.problem.search_progress import Explorer, Search
 from privpipe.numerics.mapping.problem.smoothed_dual import DualPoint
 from privpipe.protocols import FloatArray, IntArray
 
@@ -197,9 +197,7 @@ class _State:
     the multiplier.
     """
 
-    def __init__(
-        self, problem: MappingProblem, start: DualPoint, anchor: FloatArray, mu: float
-    ) -> None:
+    def __init__(self, problem: Programme, start: DualPoint, anchor: FloatArray, mu: float) -> None:
         self.problem, self.pairs, self.anchor = problem, start.pairs, anchor
         self.graph, pairs = start.pairs.graph(problem), start.pairs
         n, f, k, w = problem.n_symbols, problem.n_private - 1, len(pairs), problem.n_columns
@@ -307,7 +305,7 @@ def _advance(state: _State, step: _Step) -> None:
 
 
 def solve_interior_point(
-    progress: SearchProgress, start: DualPoint, anchor: FloatArray, *, start_gap: float, gap: float
+    progress: Search, start: DualPoint, anchor: FloatArray, *, start_gap: float, gap: float
 ) -> _State | None:
     """Solve on the pairs of a dual point; None where it did not come out.
 
@@ -330,9 +328,7 @@ def solve_interior_point(
     return state if close and finite and state.infeasibility() <= 1e-6 else None
 
 
-def polish(
-    progress: SearchProgress, explore: Explorer, start: DualPoint, start_gap: float
-) -> Pairs:
+def polish(progress: Search, explore: Explorer, start: DualPoint, start_gap: float) -> Pairs:
     """Alternate interior point and pricing until the certified gap is reached.
 
     Parameters

@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 
 from privpipe.numerics.compiler import njit
-from privpipe.numerics.mapping.problem import programme
-from privpipe.numerics.mapping.problem.ordered_pricing import bin_posteriors, price_ordered
+from privpipe.numerics.mapping.problem import ordered_pricing, programme
 from privpipe.numerics.mapping.problem.pair_pricing import PricingQuestion, measure_bound
-from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Pairs, Plan
-from privpipe.numerics.mapping.problem.search_progress import SearchProgress
+from privpipe.numerics.mapping.problem.programme import Duals, Pairs, Plan, Programme
+from privpipe.numerics.mapping.problem.search_progress import Search
 from privpipe.numerics.mapping.search.coarsening import CoarseAlphabet
 from privpipe.protocols import FloatArray, IntArray
 
@@ -208,9 +207,7 @@ def _refresh(released: Any, g: Any, i: Any, log_prior: Any) -> Any:
             g[i, a] = _ABSENT
 
 
-def exchange_masses(
-    progress: SearchProgress, level: CoarseAlphabet, plan: Plan, duals: Duals
-) -> None:
+def exchange_masses(progress: Search, level: CoarseAlphabet, plan: Plan, duals: Duals) -> None:
     """Offer mappings of the full alphabet made from a coarse one.
 
     Parameters
@@ -223,9 +220,9 @@ def exchange_masses(
         Of the coarse problem, on the full alphabet.
     """
     problem = progress.problem
-    bins = bin_posteriors(problem.posterior, _PRICING_BINS)
+    bins = ordered_pricing.bin_posteriors(problem.posterior, _PRICING_BINS)
     assert bins is not None, "ordered solves are only planned where the posteriors have bins"
-    prices = price_ordered(problem, PricingQuestion(duals), bins)
+    prices = ordered_pricing.price_ordered(problem, PricingQuestion(duals), bins)
     bound = measure_bound(problem, prices, duals)
     first = _choose_spacing(problem, duals.multiplier)
     # The rule is a guess: half and double of it are tried where it stops short.
@@ -243,7 +240,7 @@ def exchange_masses(
                 break
 
 
-def measure_noise(problem: MappingProblem) -> float:
+def measure_noise(problem: Programme) -> float:
     """Nats that single posteriors reveal more than their neighbours' mean, but for a few jumps."""
     joint = problem.mass[:, None] * problem.posterior
     starts = np.arange(0, len(joint), _NEIGHBOURS)
@@ -259,7 +256,7 @@ def _sum_terms(masses: FloatArray, prior: FloatArray) -> FloatArray:
     return np.asarray((masses * np.log(np.where(masses > 0, share, 1.0))).sum(axis=1))
 
 
-def _choose_spacing(problem: MappingProblem, multiplier: float) -> int:
+def _choose_spacing(problem: Programme, multiplier: float) -> int:
     """How many neighbours share a released symbol, a power of two.
 
     Of `s` neighbours at random the noise is an s-th, and going to the middle one costs a quarter
@@ -294,7 +291,7 @@ def _begin(level: CoarseAlphabet, plan: Plan, spacing: int) -> Plan:
 class _Slots:
     """A mapping as a few symbols and their masses for every column."""
 
-    problem: MappingProblem
+    problem: Programme
     multiplier: float
     plan: InitVar[Plan]
     held: IntArray = field(init=False)

@@ -10,8 +10,8 @@ from dataclasses import replace
 import numpy as np
 
 from privpipe.numerics.mapping.problem import programme, smoothed_dual
-from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Pairs
-from privpipe.numerics.mapping.problem.search_progress import Explorer, SearchProgress
+from privpipe.numerics.mapping.problem.programme import Duals, Pairs, Programme
+from privpipe.numerics.mapping.problem.search_progress import Explorer, Search
 from privpipe.numerics.mapping.problem.smoothed_dual import DualPoint, Late
 from privpipe.protocols import FloatArray, IntArray
 
@@ -40,7 +40,7 @@ _WHOLE, _CONSISTENT, _BEHIND, _LOST = 0.3, 1.0, 2.0, 20.0
 _NEWCOMERS, _SPREAD, _WARMEST = 0.02, 4.0, 0.05
 
 
-def start_logits(problem: MappingProblem) -> FloatArray:
+def start_logits(problem: Programme) -> FloatArray:
     """Logits of each symbol's own posterior, drawn towards the prior.
 
     Returns
@@ -50,14 +50,14 @@ def start_logits(problem: MappingProblem) -> FloatArray:
     return np.asarray(np.log(_reference(problem)[:, :-1] / _reference(problem)[:, -1:]))
 
 
-def _reference(problem: MappingProblem) -> FloatArray:
+def _reference(problem: Programme) -> FloatArray:
     posterior = np.tile(problem.prior, (problem.n_symbols, 1))
     posterior[problem.stay] = problem.posterior
     return (posterior + _SMOOTHING * problem.prior) / (1 + _SMOOTHING)
 
 
 def start_state(
-    problem: MappingProblem, explore: Explorer, temperature: float, start: Duals | None, late: Late
+    problem: Programme, explore: Explorer, temperature: float, start: Duals | None, late: Late
 ) -> DualPoint:
     """Pairs and dual point to begin with.
 
@@ -86,7 +86,7 @@ def start_state(
 
 
 def anneal(
-    progress: SearchProgress, explore: Explorer, state: DualPoint, target: float, most: int = 60
+    progress: Search, explore: Explorer, state: DualPoint, target: float, most: int = 60
 ) -> DualPoint:
     """Search until the certified gap is at most `target`, or no round helps any more.
 
@@ -148,7 +148,7 @@ def anneal(
 
 
 def _mix_newcomers(
-    progress: SearchProgress,
+    progress: Search,
     solved: DualPoint,
     masses: FloatArray,
     pairs: Pairs,
@@ -171,5 +171,5 @@ def _mix_newcomers(
     return smoothed_dual.spend_budget(problem, point, progress.is_late)
 
 
-def _keys(problem: MappingProblem, pairs: Pairs) -> IntArray:
+def _keys(problem: Programme, pairs: Pairs) -> IntArray:
     return np.asarray(pairs.columns * problem.n_symbols + pairs.symbols)

@@ -20,7 +20,6 @@ from privpipe.capabilities import FollowsTarget
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.pass_checkpoints import Checkpoints, recall
 from privpipe.cluster.passes import attack_tasks, loaded_map
-from privpipe.cluster.passes.attack_tasks import measure_retained_utility
 from privpipe.cluster.passes.evidence_sample import AuditSources, is_released, sample_evidence
 from privpipe.cluster.passes.sample_drawing import Drawing, Published, make_sample_key
 from privpipe.errors import PrivpipeError, StoreError
@@ -29,7 +28,7 @@ from privpipe.pipeline.runs.earlier import Earlier, find_earlier
 from privpipe.pipeline.runs.run import Run, Trained, find_attack_options, find_training, list_groups
 from privpipe.pipeline.stages.audit import judged_records
 from privpipe.records.sampling import Part
-from privpipe.report.audit_text import read_texts, say
+from privpipe.report.audit_text import Findings, read_texts, say
 from privpipe.store.arrays.layout import FEATURES, RELEASED
 from privpipe.store.collections.collection import Collection
 from privpipe.store.keyring.keys import list_keys
@@ -44,9 +43,7 @@ UTILITY = "utility"
 """Name of the report on desired variables, among those of attacks."""
 
 
-def attack_release(
-    run: Run, trained: Trained, plan: ReleasePlan, executor: Executor
-) -> dict[str, Any]:
+def attack_release(run: Run, trained: Trained, plan: ReleasePlan, executor: Executor) -> Findings:
     """Attack the release that is about to be published.
 
     Returns
@@ -344,7 +341,7 @@ def _judge(data: AuditSources, of: str, group: str, code: int | None, given: Att
     try:
         evidence = sample_evidence(data, given, controls=group == OUTLIERS)
         if code is not None and judged.desired:
-            utility = measure_retained_utility(data, given)
+            utility = attack_tasks.measure_retained_utility(data, given)
     except PrivpipeError as error:
         return json.dumps({"unknown": [{"reason": error.code}]})
     rows, utility = measure_group(evidence, group, given), [u for u in utility if "score" in u]

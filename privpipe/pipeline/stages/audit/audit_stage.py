@@ -18,13 +18,10 @@ from privpipe.cluster.passes.loaded_map import StoredMap, clean_shard
 from privpipe.cluster.passes.reduce import JointQuery, ShardedCollection, reduce_jointly
 from privpipe.errors import GuaranteeError, InputError
 from privpipe.numerics.moments import Coding
-from privpipe.pipeline.runs.earlier import find_differences
+from privpipe.pipeline.runs import earlier, spend
 from privpipe.pipeline.runs.run import Cleaned, Run, Trained, find_attack_options
-from privpipe.pipeline.runs.spend import describe_account
-from privpipe.pipeline.stages.audit.audit_attacks import attack_release
-from privpipe.pipeline.stages.audit.audit_canaries import audit_canaries
+from privpipe.pipeline.stages.audit import audit_attacks, audit_canaries, audit_surrogates
 from privpipe.pipeline.stages.audit.audit_places import audit_places, is_constant
-from privpipe.pipeline.stages.audit.audit_surrogates import audit_surrogates
 from privpipe.pipeline.stages.audit.judged_records import describe_basis, find_test, pair_released
 from privpipe.pipeline.stages.report_writing import describe_parameters, describe_run
 from privpipe.protocols import Shards
@@ -138,7 +135,7 @@ def audit_stage(run: Run, trained: Trained, cleaned: Cleaned, executor: Executor
         "attempt": run.attempt.number,
         "unseen": describe_unseen(run, cleaned),
         "constant": is_constant(run, cleaned.plan),
-        "differences": find_differences(run, trained.model_digest),
+        "differences": earlier.find_differences(run, trained.model_digest),
     }
 
 
@@ -162,7 +159,7 @@ def _audit(run: Run, trained: Trained, cleaned: Cleaned, executor: Executor) -> 
     """Findings of one attempt, by kind of release."""
     plan = cleaned.plan
     if run.method.releases == "surrogate":
-        return audit_surrogates(run, trained, plan, executor)
+        return audit_surrogates.audit_surrogates(run, trained, plan, executor)
     held_out = run.options.audit.holdout > 0 or find_test(run) is not None
     judged = _count_judged(run, held_out)
     # Adversaries train on one half of what is held out and are judged on the other.
@@ -195,10 +192,10 @@ def _audit(run: Run, trained: Trained, cleaned: Cleaned, executor: Executor) -> 
         **findings,
         "e_utility": None if promise is None else report_losses(losses[0], promise, cleaned),
         "n_groups": judged.n_groups,
-        **attack_release(run, trained, plan, executor),
+        **audit_attacks.attack_release(run, trained, plan, executor),
         "places": audit_places(run, trained, plan),
-        "canaries": audit_canaries(run),
-        "account": describe_account(run),
+        "canaries": audit_canaries.audit_canaries(run),
+        "account": spend.describe_account(run),
         "training": describe_training(run),
     }
 

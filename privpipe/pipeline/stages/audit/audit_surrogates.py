@@ -249,21 +249,20 @@ def _try(attack: Callable[..., Any], *arguments: Any) -> record_decisions.Found:
 
 def _measure_utility(
     trained: Trained,
-    models: tuple[FloatArray, FloatArray],
+    models: utility.Models,
     held_out: Collection,
     executor: Executor,
     options: AttackOptions,
     complete: utility.CompleteRecords,
 ) -> dict[str, Any] | None:
     """Ridge regression of surrogates and of raw records, both on held-out raw records."""
-    masked, raw = models
     schema, responses = held_out.schema, trained.response_names
-    about = {"schema": schema, "complete": complete, "masked": masked, "raw": raw}
+    about = {"schema": schema, "complete": complete, "models": models}
     tests = _reduce(held_out, executor, utility.summarise_tests, **about)
     if tests.count < LEAST_RECORDS:
         return None
     confidential = name_targets(schema.confidential)
-    return utility.report_utility(tests, masked, raw, responses, confidential, level=options.level)
+    return utility.report_utility(tests, models, responses, confidential, level=options.level)
 
 
 def _read_released(plan: ReleasePlan, start: int, stop: int) -> list[FloatArray]:

@@ -18,12 +18,12 @@ import numpy as np
 import scipy.sparse as sp
 
 from privpipe.errors import GuaranteeError, InputError, printable
-from privpipe.numerics.mapping import held_out_information, law_bounds
+from privpipe.numerics.mapping import held_out_information, law_bounds, worst_case
 from privpipe.numerics.mapping.problem.programme import measure_information
-from privpipe.numerics.mapping.worst_case import bound_worst_cases, measure_worst_cases
 from privpipe.protocols import Column, FloatArray, Guarantee, IntArray, ShardSchema
 from privpipe.sanitizers.grounds import say_grounds, say_promise
 from privpipe.sanitizers.mapping import profiles
+from privpipe.sanitizers.mapping.profiles import ProfileCounts
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 
 # Per private value (Krichevsky and Trofimov): no prior of 0, and 1 / prior stays small.
@@ -54,8 +54,8 @@ class CountedLaw:
 
     joint: FloatArray
     private: IntArray
-    fitted: profiles.ProfileCounts
-    fresh: profiles.ProfileCounts
+    fitted: ProfileCounts
+    fresh: ProfileCounts
     schema: ShardSchema
 
     @property
@@ -91,7 +91,7 @@ class CountedLaw:
         schema = replace(self.schema, attributes=self.schema.attributes[:-1])
         return CountedLaw(self.joint, self.private, fitted, fresh, schema)
 
-    def table(self, mapping: SparseMapping, counts: profiles.ProfileCounts) -> FloatArray:
+    def table(self, mapping: SparseMapping, counts: ProfileCounts) -> FloatArray:
         """Records of each private value and symbol; profiles are those of the alphabet."""
         table = np.zeros((len(self.prior), mapping.n_symbols))
         if counts.n_records:
@@ -141,10 +141,10 @@ def assure_mapping(
     law = replace(law, fresh=replace(fresh, keys=nearest))
     by_others = _bound_held_out(mapping, law, miss["held_out"])
     spent = _bound_distortion(mapping, law, fresh, symbols[n:], miss["distortion"])
-    worst = measure_worst_cases(law.joint, mapping.mapping)
+    worst = worst_case.measure_worst_cases(law.joint, mapping.mapping)
     if law.fresh.n_records and miss["worst"]:
         table = law.table(mapping, law.fresh)
-        worst |= bound_worst_cases(law.padded, table, mapping.mapping, miss["worst"])
+        worst |= worst_case.bound_worst_cases(law.padded, table, mapping.mapping, miss["worst"])
     numbers = {
         "confidence": confidence,
         "plug_in": mapping.information,
@@ -349,7 +349,7 @@ def find_prior(counts: FloatArray, n_private: int) -> FloatArray:
     return np.asarray((given + _PRIOR_RECORDS) / total)
 
 
-def _select_known(mapping: SparseMapping, fresh: profiles.ProfileCounts) -> profiles.ProfileCounts:
+def _select_known(mapping: SparseMapping, fresh: ProfileCounts) -> ProfileCounts:
     """Records that the mapping would release; those it refuses end a run."""
     if mapping.unseen == "nearest" or not fresh.n_records:
         return fresh
@@ -374,11 +374,7 @@ def _bound_held_out(mapping: SparseMapping, law: CountedLaw, miss: float) -> flo
 
 
 def _bound_distortion(
-    mapping: SparseMapping,
-    law: CountedLaw,
-    fresh: profiles.ProfileCounts,
-    symbols: IntArray,
-    miss: float,
+    mapping: SparseMapping, law: CountedLaw, fresh: ProfileCounts, symbols: IntArray, miss: float
 ) -> float:
     """Upper bound on the mean distortion of records as they are, unseen profiles included."""
     most = law.largest_distance(mapping)
@@ -390,9 +386,7 @@ def _bound_distortion(
     return law_bounds.bound_mean(spent, fresh.counts.astype(np.float64), most, guess, miss)
 
 
-def _measure_distortion(
-    mapping: SparseMapping, fitted: profiles.ProfileCounts, symbols: IntArray
-) -> float:
+def _measure_distortion(mapping: SparseMapping, fitted: ProfileCounts, symbols: IntArray) -> float:
     """Mean distortion of the fitted records as they are, joined profiles included."""
     if np.array_equal(mapping.codes[symbols], fitted.keys[:, : fitted.n_attributes]):
         return mapping.distortion
@@ -400,7 +394,7 @@ def _measure_distortion(
 
 
 def _measure_distances(
-    mapping: SparseMapping, counts: profiles.ProfileCounts, symbols: IntArray
+    mapping: SparseMapping, counts: ProfileCounts, symbols: IntArray
 ) -> FloatArray:
     """Mean distortion of each cell's records, unseen profiles released as their nearest."""
     original = counts.keys[:, : counts.n_attributes]

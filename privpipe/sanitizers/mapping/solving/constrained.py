@@ -7,8 +7,8 @@ import numpy as np
 from privpipe.errors import ConvergenceError, OptionError
 from privpipe.numerics.mapping.problem import programme
 from privpipe.numerics.mapping.problem.pair_pricing import PriceOracle, price_in_memory
-from privpipe.numerics.mapping.problem.programme import MappingProblem, Plan
-from privpipe.numerics.mapping.problem.search_progress import Deadline, SearchProgress
+from privpipe.numerics.mapping.problem.programme import Plan, Programme
+from privpipe.numerics.mapping.problem.search_progress import Deadline, Search
 from privpipe.numerics.mapping.search import cutting_planes
 from privpipe.protocols import ArrayLike, FloatArray
 from privpipe.sanitizers.mapping.alphabet import Distortion, prepare_alphabet
@@ -67,7 +67,7 @@ def solve_constrained_mapping(
     limits = _check_limits(max_posterior_odds, max_leakage)
     alphabet = prepare_alphabet(joint, codes, distortion, distortion_budget)
     problem = alphabet.problem
-    progress = SearchProgress(problem, gap)
+    progress = Search(problem, gap)
     if max_seconds < np.inf:
         needed = solve.forecast_certificate(alphabet, progress.duals, max_seconds)
         deadline = deadline.end_earlier(needed)
@@ -108,7 +108,7 @@ def _check_limits(odds: float | None, leakage: float | None) -> cutting_planes.L
 
 
 def _keep_limits(
-    problem: MappingProblem, found: cutting_planes.ConstrainedPlan, limits: cutting_planes.Limits
+    problem: Programme, found: cutting_planes.ConstrainedPlan, limits: cutting_planes.Limits
 ) -> Plan:
     """The programme's masses made a mapping, then mixed until the limits hold exactly."""
     pairs = found.pairs
@@ -131,7 +131,7 @@ def _keep_limits(
 
 
 def _find_share(
-    problem: MappingProblem,
+    problem: Programme,
     found: cutting_planes.ConstrainedPlan,
     weights: FloatArray,
     released: FloatArray,
@@ -157,7 +157,7 @@ def _find_share(
     return min(1.0, share * (1 + 1e-6) + _SAFETY) if share > 0 else 0.0
 
 
-def _mix(problem: MappingProblem, plan: Plan, common: FloatArray, share: float) -> Plan:
+def _mix(problem: Programme, plan: Plan, common: FloatArray, share: float) -> Plan:
     """Every column releases `common` with this probability, and else what it did."""
     used, n = np.flatnonzero(common > 0), problem.n_columns
     symbols = np.concatenate([plan.symbols, np.tile(used, n)])

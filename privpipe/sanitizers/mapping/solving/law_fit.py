@@ -20,10 +20,8 @@ from privpipe.sanitizers.grounds import say_grounds
 from privpipe.sanitizers.mapping import profiles
 from privpipe.sanitizers.mapping.mapping_options import PrivacyMappingOptions
 from privpipe.sanitizers.mapping.profiles import ProfileCounts
-from privpipe.sanitizers.mapping.solving import assurance
-from privpipe.sanitizers.mapping.solving.budgeted import solve_budgeted_mapping
-from privpipe.sanitizers.mapping.solving.constrained import solve_constrained_mapping
-from privpipe.sanitizers.mapping.solving.released_symbols import charge_symbols
+from privpipe.sanitizers.mapping.solving import assurance, budgeted, constrained, released_symbols
+from privpipe.sanitizers.mapping.solving.assurance import CountedLaw
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping, find_nearest
 
@@ -75,7 +73,7 @@ def _keep_frequent(
 
 
 def assure_each_variable(
-    mapping: SparseMapping, law: assurance.CountedLaw, *, confidence: float, held_out: float = 0.5
+    mapping: SparseMapping, law: CountedLaw, *, confidence: float, held_out: float = 0.5
 ) -> SparseMapping:
     """The mapping with a promise about each private variable.
 
@@ -116,7 +114,7 @@ def assure_each_variable(
 
 
 def solve_law(
-    law: assurance.CountedLaw,
+    law: CountedLaw,
     codes: IntArray,
     options: PrivacyMappingOptions,
     price: PriceOracle | None,
@@ -136,14 +134,14 @@ def solve_law(
     }
     args = (law.joint, codes, options.distortion)
     if (budgets := options.information_budgets) is not None:
-        found = solve_budgeted_mapping(
+        found = budgeted.solve_budgeted_mapping(
             *args, private=law.private, information_budgets=budgets, **more
         )
         return found, found
     limits = options.max_posterior_odds, options.max_leakage
     if limits != (None, None):
         more |= dict(zip(("max_posterior_odds", "max_leakage"), limits, strict=True))
-        found = solve_constrained_mapping(*args, **more)
+        found = constrained.solve_constrained_mapping(*args, **more)
         return found, found
     begun = Deadline(np.inf)
     found = solve_privacy_mapping(*args, solver=options.solver, **more)
@@ -154,15 +152,15 @@ def solve_law(
     expect, more = expect_from(law.joint, *n_records), {"gap": options.gap, "max_seconds": left}
     # A set of symbols takes about as long as all.
     if left and (spread := getattr(price, "spread", None)):
-        n = _count_threads(price, "solve_apart", _SETS * begun.spent, _SETS)
+        n = _count_threads(price, _SETS * begun.spent, _SETS)
         more["solve_all"] = partial(spread, at_once=n)
-    return charge_symbols(found, law.joint, expect, **more), found
+    return released_symbols.charge_symbols(found, law.joint, expect, **more), found
 
 
-def _count_threads(price: Any, work: str, seconds: float, n_tasks: int) -> int:
+def _count_threads(price: Any, seconds: float, n_tasks: int) -> int:
     """Threads of workers for work of seconds, where a pilot sends it; 0 where it stays here."""
     pays = getattr(price, "pays", None)
-    return price.n_threads if pays is not None and pays(work, seconds, n_tasks) else 0
+    return price.n_threads if pays is not None and pays("solve_apart", seconds, n_tasks) else 0
 
 
 def expect_from(
@@ -176,7 +174,7 @@ def expect_from(
 Shortcomings = dict[str, tuple[float, str]]
 """What is to be warned of, by the name of its sentence: how bad it is, and in words."""
 
-Timed = tuple[assurance.CountedLaw, float]
+Timed = tuple[CountedLaw, float]
 """A law, and the seconds that its fit may take."""
 
 
@@ -211,7 +209,7 @@ def fit_law(
 
 
 def _leave_promise(
-    law: assurance.CountedLaw, n_symbols: int, options: PrivacyMappingOptions, deadline: Deadline
+    law: CountedLaw, n_symbols: int, options: PrivacyMappingOptions, deadline: Deadline
 ) -> Deadline:
     """The deadline of the search, before that by what the promise will take.
 
@@ -257,10 +255,7 @@ def fit_strata(
 
 
 def fit_each(
-    fit: Callable[[Timed], Any],
-    laws: Sequence[assurance.CountedLaw],
-    price: Any,
-    deadline: Deadline,
+    fit: Callable[[Timed], Any], laws: Sequence[CountedLaw], price: Any, deadline: Deadline
 ) -> list[tuple[SparseMapping, Shortcomings]]:
     """Fit all within one deadline: each has its part by its profiles, and what others left."""
     sizes = np.array([len(one.fitted.keys) for one in laws], float)
@@ -268,7 +263,7 @@ def fit_each(
     begun = Deadline(np.inf)
     profiles.make_joint(laws[order[0]].fitted)  # a pilot: a small part of the smallest
     seconds = _PILOT * begun.spent * sizes.sum() / max(sizes.min(), 1.0)
-    n_threads = _count_threads(price, "solve_apart", seconds, len(laws))
+    n_threads = _count_threads(price, seconds, len(laws))
     # What small ones do not need passes on to large ones.
     rest = {k: sizes[order[at:]].sum() for at, k in enumerate(order)}
     if n_threads:

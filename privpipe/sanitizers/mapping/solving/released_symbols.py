@@ -17,7 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from privpipe.numerics.mapping.mapping_search import search_mapping
-from privpipe.numerics.mapping.problem.programme import CodeDistance, MappingProblem, MatrixDistance
+from privpipe.numerics.mapping.problem.programme import CodeDistance, MatrixDistance, Programme
 from privpipe.numerics.mapping.problem.search_progress import Deadline
 from privpipe.protocols import FloatArray, IntArray
 from privpipe.sanitizers.mapping.alphabet import prepare_alphabet
@@ -94,7 +94,7 @@ def charge_symbols(
     return _end(mapping, found, late=deadline.is_over)
 
 
-def _list_sets(problem: MappingProblem, deadline: Deadline) -> Iterator[tuple[IntArray, float]]:
+def _list_sets(problem: Programme, deadline: Deadline) -> Iterator[tuple[IntArray, float]]:
     """The heaviest symbols, fewer and fewer, each with the seconds that are left by then."""
     heaviest = np.argsort(-problem.mass, kind="stable")
     size = _STEP * min(problem.n_columns, _MOST_PAIRS / problem.n_columns / _STEP)
@@ -104,7 +104,7 @@ def _list_sets(problem: MappingProblem, deadline: Deadline) -> Iterator[tuple[In
 
 
 def _try_set(
-    problem: MappingProblem,
+    problem: Programme,
     order: IntArray,
     expect_bound: Callable[[sp.csc_array], float],
     gap: float,
@@ -124,7 +124,7 @@ def _end(mapping: SparseMapping, found: SparseMapping, *, late: bool) -> SparseM
 
 
 def _solve_within(
-    problem: MappingProblem, chosen: IntArray, gap: float, max_seconds: float
+    problem: Programme, chosen: IntArray, gap: float, max_seconds: float
 ) -> sp.csc_array | None:
     """The best mapping onto some of the symbols; None where the budget does not reach that far.
 

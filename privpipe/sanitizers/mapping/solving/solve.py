@@ -13,7 +13,7 @@ from privpipe.numerics.mapping.mapping_search import search_mapping
 from privpipe.numerics.mapping.problem import pair_pricing, programme
 from privpipe.numerics.mapping.problem.pair_pricing import PriceOracle, PricingQuestion
 from privpipe.numerics.mapping.problem.programme import Duals
-from privpipe.numerics.mapping.problem.search_progress import Deadline, SearchProgress
+from privpipe.numerics.mapping.problem.search_progress import Deadline, Search
 from privpipe.numerics.mapping.search.frank_wolfe import search_frank_wolfe
 from privpipe.protocols import ArrayLike, FloatArray
 from privpipe.sanitizers.grounds import say_promise
@@ -78,7 +78,7 @@ def solve_privacy_mapping(
     n_steps: int = 100,
     start: SparseMapping | None = None,
     max_seconds: float = np.inf,
-    on_round: Callable[[SearchProgress], None] | None = None,
+    on_round: Callable[[Search], None] | None = None,
     unseen: UnseenPolicy = "nearest",
 ) -> SparseMapping:
     """Find the mapping of least information within a budget of mean distortion.
@@ -171,7 +171,7 @@ def solve_privacy_mapping(
         progress, stopped = limit
     else:
         watch = _Watch(alphabet, deadline, on_round)
-        left = watch.leave_time(SearchProgress(problem, gap))
+        left = watch.leave_time(Search(problem, gap))
         given: dict[str, Any] = {"gap": gap, "max_seconds": left, "on_round": watch, "price": price}
         try:
             # Extreme problems overflow on the way; what is not finite is never taken.
@@ -196,16 +196,16 @@ class _Watch:
 
     alphabet: Alphabet
     deadline: Deadline
-    on_round: Callable[[SearchProgress], None] | None
+    on_round: Callable[[Search], None] | None
     _next: float = 0.0
 
-    def __call__(self, progress: SearchProgress) -> None:
+    def __call__(self, progress: Search) -> None:
         if self.on_round is not None:
             self.on_round(progress)
         if self.deadline.spent >= self._next < np.inf:
             progress.max_seconds = progress.seconds + self.leave_time(progress)
 
-    def leave_time(self, progress: SearchProgress) -> float:
+    def leave_time(self, progress: Search) -> float:
         """Seconds from now that are a search's."""
         limit = self.deadline.seconds
         if not np.isfinite(limit):
@@ -264,11 +264,11 @@ def check_solve_options(
             raise OptionError(f"{what}.", remedy=f"Use {remedy}.")
 
 
-def _solve_limit(alphabet: Alphabet, gap: float) -> tuple[SearchProgress, str] | None:
+def _solve_limit(alphabet: Alphabet, gap: float) -> tuple[Search, str] | None:
     """Nothing private, hardly a budget, or budget enough for one symbol for all."""
     problem = alphabet.problem
     columns = np.arange(problem.n_columns)
-    progress = SearchProgress(problem, gap)
+    progress = Search(problem, gap)
     if progress.reached <= 0 or problem.n_private == 1:
         return progress, "nothing to hide"
     # Nothing may move, or not enough to matter: the bound of the identity decides.
@@ -289,7 +289,7 @@ def _solve_limit(alphabet: Alphabet, gap: float) -> tuple[SearchProgress, str] |
 
 
 def store_plan(
-    alphabet: Alphabet, progress: SearchProgress, stopped: str, unseen: UnseenPolicy
+    alphabet: Alphabet, progress: Search, stopped: str, unseen: UnseenPolicy
 ) -> SparseMapping:
     """Write the best plan of a search in the user's symbols and units, and certify it.
 

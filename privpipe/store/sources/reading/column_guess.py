@@ -5,7 +5,7 @@ Nothing in what is said is a cell: examples are invented, and those that occur a
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ from pydantic.dataclasses import dataclass as checked
 
 from privpipe.store.sources.reading import conversions, source
 from privpipe.store.sources.reading.conversions import CELLS, FALSE, TRUE
-from privpipe.store.sources.reading.source import ColumnText, Dialect, TableColumn, TextKind
+from privpipe.store.sources.reading.source import Columns, ColumnText, Dialect, TableColumn
 
 VariableUse = Literal["variable", "subject", "weights", "time"]
 """What a column that is no feature becomes, and which role it has."""
@@ -58,7 +58,7 @@ class ColumnPlan:
         Of the sample.
     """
 
-    kind: TextKind
+    kind: source.TextKind
     use: Use
     format: str = ""
     missing: tuple[str, ...] = ()
@@ -80,9 +80,7 @@ class ColumnPlan:
         return ColumnText(self.kind, self.format, self.missing, self.order)
 
 
-def guess_columns(
-    columns: Sequence[TableColumn], sample: pa.Table, dialect: Dialect
-) -> dict[str, ColumnPlan]:
+def guess_columns(columns: Columns, sample: pa.Table, dialect: Dialect) -> dict[str, ColumnPlan]:
     """Guess what each column of a sample is, and name those that are functions of others."""
     if len(columns) > 1 and not any(map(pa.types.is_nested, sample.schema.types)):
         different = sample.group_by(sample.column_names, use_threads=False).aggregate([])
@@ -195,7 +193,7 @@ def _guess_date(counts: Counter[str]) -> tuple[ColumnText, Use, str, str] | None
 def _guess_typed(column: TableColumn, values: Any) -> ColumnPlan:
     """What a column of declared type is for."""
     missing = round(values.null_count / max(1, len(values)), 4)
-    kinds: Mapping[str, tuple[TextKind, Use, str]] = {
+    kinds: Mapping[str, tuple[source.TextKind, Use, str]] = {
         "number": ("number", "feature", "numbers"),
         "integer": ("number", "feature", "whole numbers"),
         "boolean": ("boolean", "variable", "truth values"),

@@ -4,7 +4,7 @@ import codecs
 import csv
 import io
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.csv as pc
 
 from privpipe.errors import InputError, SourceError
-from privpipe.store.sources.reading.files import DAMAGED
+from privpipe.protocols import Names
+from privpipe.store.sources.reading.files import DAMAGED, Batches
 from privpipe.store.sources.reading.roles import MOST_COLUMNS, too_wide
 
 BUFFER_BYTES = 2**20
@@ -155,9 +156,7 @@ class DelimitedText:
             return schema
         raise self._explain(message, ())
 
-    def read(
-        self, names: Sequence[str], types: Mapping[str, Any], *, skip: int | None = None
-    ) -> Iterator[pa.RecordBatch]:
+    def read(self, names: Names, types: Mapping[str, Any], *, skip: int | None = None) -> Batches:
         """Read some columns in batches of one block.
 
         Parameters
@@ -207,7 +206,7 @@ class DelimitedText:
 
     @contextmanager
     def _open(
-        self, names: Sequence[str] = (), types: Mapping[str, Any] | None = None, skip: int = 0
+        self, names: Names = (), types: Mapping[str, Any] | None = None, skip: int = 0
     ) -> Iterator[pc.CSVStreamingReader]:
         # Before the stream is opened: of a file in memory both share one place.
         size = self._block_bytes()
@@ -256,7 +255,7 @@ class DelimitedText:
         # a few wide rows what is done for each column would be most of the time.
         return max(BLOCK_BYTES, 4 * len(first), min(64 * len(first), 2**24))
 
-    def _explain(self, message: str, names: Sequence[str]) -> InputError | SourceError:
+    def _explain(self, message: str, names: Names) -> InputError | SourceError:
         """What went wrong, from those parts of a message that hold no cell."""
         if ragged := _RAGGED.match(message):
             row, expected, found_cells = ragged.groups()

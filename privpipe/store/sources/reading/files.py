@@ -4,7 +4,7 @@ Reached through fsspec, so that a bucket works wherever a folder does.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
@@ -17,7 +17,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from privpipe.errors import InputError, SourceError, StoreError
 from privpipe.store.access.location import explain_unreachable, shown
-from privpipe.store.sources.reading.source import ColumnKind, Form, TableColumn
+from privpipe.store.sources.reading.source import ColumnKind, Columns, Forms, TableColumn
 
 MOST_BYTES = 2**24
 """Read of a list of labels: far more than any has."""
@@ -27,6 +27,9 @@ HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 DAMAGED = (OSError, EOFError, pa.ArrowException, BadZipFile)
 """What reading a stream of a damaged file raises; a checksum of an archive is its own error."""
+
+Batches = Iterator[pa.RecordBatch]
+"""Records of a file, some at a time, as columns."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class TableFile:
     partition: int
     keys: tuple[tuple[str, str | None], ...] = ()
 
-    def add_keys(self, batch: pa.RecordBatch, forms: Mapping[str, Form]) -> pa.RecordBatch:
+    def add_keys(self, batch: pa.RecordBatch, forms: Forms) -> pa.RecordBatch:
         """Add the Hive keys that `forms` names to a batch, whose columns get its order."""
         values = dict(self.keys)
         for name in (forms.keys() & values.keys()) - set(batch.schema.names):
@@ -81,7 +84,7 @@ class TableFiles:
     files: tuple[TableFile, ...]
     partitions: tuple[str, ...]
 
-    def add_key_columns(self, stored: tuple[TableColumn, ...]) -> tuple[TableColumn, ...]:
+    def add_key_columns(self, stored: Columns) -> Columns:
         """Add the Hive keys that files do not hold too: integers where every file has one.
 
         Those that float64 would round are text.

@@ -47,12 +47,12 @@ class Roles:
 
     features: tuple[str, ...]
     variables: tuple[source.SourceVariable, ...]
-    forms: Mapping[str, source.Form]
+    forms: source.Forms
     features_dtype: np.dtype[np.floating]
 
 
 def assign_roles(
-    columns: Sequence[source.TableColumn],
+    columns: source.Columns,
     layout: source.SourceLayout,
     labels: Sequence[str],
     where: str,
@@ -144,7 +144,7 @@ def check_names(names: Sequence[str], where: str, labels: Mapping[str, str] | No
         raise InputError(problem, remedy=remedy, code="duplicate-names")
 
 
-def check_schema(names: Iterable[str], columns: Sequence[source.TableColumn], where: str) -> None:
+def check_schema(names: Iterable[str], columns: source.Columns, where: str) -> None:
     """Refuse a table whose columns are not those of its schema: all it lacks, all it adds.
 
     Raises
@@ -186,8 +186,8 @@ def too_wide(where: str) -> SourceError:
 
 
 def check_drift(
-    first: Sequence[source.TableColumn],
-    here: Sequence[source.TableColumn],
+    first: source.Columns,
+    here: source.Columns,
     where: str,
     *,
     with_types: bool,
@@ -227,9 +227,7 @@ def check_drift(
         )
 
 
-def check_keys(
-    columns: Sequence[source.TableColumn], features: Mapping[str, Any], where: str
-) -> None:
+def check_keys(columns: source.Columns, features: Mapping[str, Any], where: str) -> None:
     """Refuse features that look like keys of records: whole numbers, each another one.
 
     Parameters
@@ -314,9 +312,7 @@ def _check_apart(layout: source.SourceLayout, named: Sequence[str]) -> None:
             )
 
 
-def _check_features(
-    features: Sequence[source.TableColumn], where: str, locate: Callable[[str], str]
-) -> None:
+def _check_features(features: source.Columns, where: str, locate: Callable[[str], str]) -> None:
     """Refuse all that is no number at once, with what to do about each kind."""
     texts = [column for column in features if column.kind == "text"]
     others = [column for column in features if column.kind == "other"]
@@ -344,9 +340,7 @@ def _check_features(
         raise InputError(problem, remedy=remedy, code="text-feature" if texts else "column-type")
 
 
-def _check_variables(
-    columns: Sequence[source.TableColumn], layout: source.SourceLayout, where: str
-) -> None:
+def _check_variables(columns: source.Columns, layout: source.SourceLayout, where: str) -> None:
     for column in columns:
         check_variable_name(column.name)
         is_nested = column.type_name.startswith(_NESTED)
@@ -371,7 +365,7 @@ def _form(column: source.TableColumn, layout: source.SourceLayout) -> source.For
     return "text" if is_text and column.name not in layout.numeric else "number"
 
 
-def _typed(columns: Sequence[source.TableColumn]) -> str:
+def _typed(columns: source.Columns) -> str:
     return list_names([f"{column.label} ({column.type_name})" for column in columns])
 
 

@@ -1,6 +1,6 @@
 """A source of records as a value, and the options that say which column is what."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -199,6 +199,9 @@ ColumnKind = Literal["number", "integer", "boolean", "text", "other"]
 Form = Literal["number", "text"]
 """How a column is to be read."""
 
+Forms = Mapping[str, Form]
+"""How each of some columns is to be read, by its name."""
+
 TRUTH_VALUES = "nominal of true and false"
 """Type name of a column of text that declares truth values alone."""
 
@@ -247,6 +250,10 @@ class TableColumn:
     def label(self) -> str:
         """How messages call it."""
         return self.name if self.place is None else f"column {self.place}"
+
+
+Columns = Sequence[TableColumn]
+"""Columns of a table, in its order."""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 Record batches of columns become blocks of a feature matrix and variables.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import chain, islice
@@ -20,7 +20,7 @@ from privpipe.protocols import AnyArray
 from privpipe.store.access.location import guard_read, shown
 from privpipe.store.sources.reading import roles, source
 from privpipe.store.sources.reading.conversions import convert_cells, explain_cells, needs_text
-from privpipe.store.sources.reading.files import TableFile, TableFiles, read_labels
+from privpipe.store.sources.reading.files import Batches, TableFile, TableFiles, read_labels
 
 SAMPLE_ROWS, MOST_BATCHES = 4_096, 16
 """Records of a sample of a file that declares its types, and places they are taken from."""
@@ -50,17 +50,13 @@ class FileTable:
     def __init__(self, files: TableFiles, layout: source.SourceLayout) -> None:
         self.files, self.layout = files, layout
 
-    def describe(self, file: TableFile) -> tuple[source.TableColumn, ...]:
+    def describe(self, file: TableFile) -> source.Columns:
         """Columns of a file."""
         raise NotImplementedError
 
     def read(
-        self,
-        file: TableFile,
-        columns: Sequence[source.TableColumn],
-        forms: Mapping[str, source.Form],
-        rows: int,
-    ) -> Iterator[pa.RecordBatch]:
+        self, file: TableFile, columns: source.Columns, forms: source.Forms, rows: int
+    ) -> Batches:
         """Read some columns of a file.
 
         Parameters
@@ -82,7 +78,7 @@ class FileTable:
         """
         raise NotImplementedError
 
-    def look(self) -> tuple[str, source.Dialect, tuple[source.TableColumn, ...], pa.Table]:
+    def look(self) -> tuple[str, source.Dialect, source.Columns, pa.Table]:
         """Delimiter, dialect, columns, and a sample of the first file."""
         file = self.files.files[0]
         columns = self.describe(file)
@@ -91,11 +87,11 @@ class FileTable:
             raise InputError(f"{self.where} has no records.", remedy="Give one.", code="empty")
         return ",", self.layout.dialect, columns, pa.Table.from_batches(batches)
 
-    def read_sample(self, file: TableFile) -> Iterator[pa.RecordBatch]:
+    def read_sample(self, file: TableFile) -> Batches:
         """Batches of a sample of all columns: the first ones, where nothing better is known."""
         columns = self.describe(file)
         kinds = {c.name: "text" if c.kind in ("text", "other") else "number" for c in columns}
-        forms = cast(Mapping[str, source.Form], kinds)
+        forms = cast(source.Forms, kinds)
         yield from islice(self.read(file, columns, forms, SAMPLE_ROWS), MOST_BATCHES)
 
     def read_labels(self) -> tuple[str, ...]:
@@ -119,7 +115,7 @@ class FileTable:
         return shown(self.files.url)
 
     @cached_property
-    def columns(self) -> tuple[source.TableColumn, ...]:
+    def columns(self) -> source.Columns:
         """Columns of the first file, and the Hive keys."""
         return self.files.add_key_columns(self._describe(self.files.files[0]))
 
@@ -145,7 +141,7 @@ class FileTable:
         """Rows of a file before its first record."""
         return 0
 
-    def _describe(self, file: TableFile) -> tuple[source.TableColumn, ...]:
+    def _describe(self, file: TableFile) -> source.Columns:
         """Columns of a file, as a schema says them where one was reviewed."""
         said = self.layout.dialect.columns
         return tuple(
@@ -153,9 +149,7 @@ class FileTable:
             for one in self.describe(file)
         )
 
-    def batches(
-        self, forms: Mapping[str, source.Form], rows: int
-    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def batches(self, forms: source.Forms, rows: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Number of the partition, and a batch of at most `rows` records with `forms` in order.
 
         Files whose columns differ from the first's are refused.
@@ -170,7 +164,7 @@ class FileTable:
                 for start in range(0, batch.num_rows, rows):
                     yield file.partition, file.add_keys(batch.slice(start, rows), forms)
 
-    def _as_text(self, forms: Mapping[str, source.Form]) -> dict[str, source.Form]:
+    def _as_text(self, forms: source.Forms) -> dict[str, source.Form]:
         """Forms to read in: columns that are converted here are text until then."""
         said, dialect = self.layout.dialect.columns, self.layout.dialect
         return {
@@ -178,9 +172,7 @@ class FileTable:
             for name, form in forms.items()
         }
 
-    def _convert(
-        self, batches: Iterator[pa.RecordBatch], forms: Mapping[str, source.Form], where: str
-    ) -> Iterator[pa.RecordBatch]:
+    def _convert(self, batches: Batches, forms: source.Forms, where: str) -> Batches:
         """Convert what a schema says of the columns; all rows of a column that do not fit."""
         dialect, wrong = self.layout.dialect, dict[str, list[int]]()
         first = self.count_heads() + 1
