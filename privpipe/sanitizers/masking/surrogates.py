@@ -260,8 +260,8 @@ def _clip(
     for attempt in range(MOST_CLIPPINGS):
         if attempt:
             centre, scale = survey.centre, survey.scale
-        reach = options.threshold * scale[t:]
-        low, high = centre[t:] - reach, centre[t:] + reach
+        most = options.threshold * scale[t:]
+        low, high = centre[t:] - most, centre[t:] + most
         ask = partial(record_survey.survey_records, schema=schema, complete=complete)
         survey = shards.reduce(partial(ask, low=low, high=high))
         if np.allclose(survey.scale[t:], scale[t:], rtol=0.02):
