@@ -32,7 +32,8 @@ def estimate(
     of
         What is estimated. Of bounded records, where the release had bounds that bind.
     response
-        Of a regression: a variable that the release includes, or a response of its surrogates.
+        Of a regression: a variable that the release includes, of a logistic one a category; or a
+        response of its surrogates.
     by
         Of differences and shares: an included categorical variable, or an attribute of a mapping.
 

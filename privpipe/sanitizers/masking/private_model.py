@@ -161,7 +161,7 @@ class PrivateMaskingModel(masked_records.SurrogateModel, PublicScale):
         origins = np.concatenate([self.origin, self.response_origin]).tolist()
         units = np.concatenate([self.unit, self.response_unit]).tolist()
         if of not in ("means", "regression"):
-            problem = f"Moments of all records were released: {of} need fourth moments, or groups."
+            problem = f"Moments of all records were released: {of} needs more of them, or groups."
             remedy = "Estimate means or a regression; the model's moments hold sums of products."
             raise OptionError(problem, remedy=remedy, code="estimate")
         if of == "means":

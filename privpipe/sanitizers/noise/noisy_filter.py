@@ -17,6 +17,7 @@ from privpipe.fitted_names import giving_back
 from privpipe.numerics.noise import bounding, estimates
 from privpipe.numerics.noise.estimates import Estimate, Quantity, choose_response
 from privpipe.numerics.noise.group_estimates import estimate_differences, estimate_shares
+from privpipe.numerics.noise.logistic_estimates import estimate_logistic
 from privpipe.numerics.noise.mechanism import Law, Mechanism, Order
 from privpipe.numerics.noise.privunit import MOST_EPSILON, PrivUnitNoise, find_least_error
 from privpipe.numerics.random.record_hash import digest_records
@@ -350,7 +351,7 @@ class NoisyFilter:
                 remedy='Release with [method] order = "filter_then_noise".',
                 code="estimate",
             )
-        if self.law == "privunit" and of in ("covariances", "correlations", "regression"):
+        if self.law == "privunit" and of not in ("means", "differences", "shares"):
             raise OptionError(
                 "Noise of privunit is not added: how it varies depends on the record, so that "
                 f"{of} of the release are not those of records.",
@@ -365,10 +366,11 @@ class NoisyFilter:
             problem = f"{column!r} is a feature with noise: of no record is its group known."
             remedy = "Give --by an included categorical variable; it has no noise."
             raise OptionError(problem, remedy=remedy, code="estimate")
-        dtype, what = (np.integer, "column of groups") if by_groups else (np.floating, "response")
+        kind = np.floating if of == "regression" else np.integer
+        what = "column of groups" if by_groups else "response"
         single = ((str(name), one) for name, one in opened.data_vars.items() if one.ndim == 1)
-        included = [name for name, one in single if np.issubdtype(one.dtype, dtype)]
-        reads = by_groups or of == "regression"
+        included = [name for name, one in single if np.issubdtype(one.dtype, kind)]
+        reads = by_groups or of in ("regression", "logistic")
         chosen = [included[choose_response(column, included, what)]] if reads else []
         # Placing records on the grid shrank them by a factor that is known.
         factor = (self.threshold if self.bound == "hard" else 1.0) / self.mechanism.factor
@@ -384,8 +386,13 @@ class NoisyFilter:
             return estimates.estimate_covariances(blocks, names, noise)
         if of == "correlations":
             return estimates.estimate_correlations(blocks, names, noise)
-        if by_groups:
+        if of != "regression":
             groups = [str(one) for one in opened[chosen[0]].attrs.get("categories", ())]
+            if of == "logistic":
+                _check_two(chosen[0], len(groups))
+                known = partial(_list_known, blocks)
+                joint = self.law == "knorm"
+                return estimate_logistic(known, [*names, *chosen], noise[:-1], joint=joint)
             if of == "differences":
                 return estimate_differences(blocks, names, groups)
             bins = np.arange(len(groups) + 1) - 0.5
@@ -437,6 +444,19 @@ def apply_in_order(fitted: RecordMap, x: FloatArray) -> FloatArray:
     for i in range(len(x)):
         out[i] = fitted.apply(rows[i : i + 1])[0]
     return out
+
+
+def _check_two(name: str, n: int) -> None:
+    if n != 2:
+        problem = f"{name!r} has {n} categories; a logistic regression is of two."
+        remedy = "Give a response of two categories, or estimate shares and differences by it."
+        raise OptionError(problem, remedy=remedy, code="estimate")
+
+
+def _list_known(blocks: estimates.Blocks) -> Iterator[FloatArray]:
+    """Records whose category, in the last column, is known."""
+    known = (block[block[:, -1] >= 0] for block in blocks())
+    return (block for block in known if len(block))
 
 
 BLOCK_RECORDS = 2**16
