@@ -240,7 +240,7 @@ def test_estimates__of_groups_read_an_included_category(bench: Bench) -> None:
     assert (no.value, yes.value) == pytest.approx(((late == 0).mean(), (late == 1).mean()))
     for of, column, said in (
         ("differences", {"by": "3"}, "'3' is a feature with noise"),
-        ("logistic", {"response": "height"}, "response 'height' is none of the release"),
+        ("logistic", {"response": "height"}, "response of two categories 'height' is none"),
         ("logistic", {"by": "late"}, "logistic have no such column"),
         ("shares", {"by": "height"}, "column of groups 'height' is none of the release"),
         ("shares", {"response": "height"}, "shares have no such column"),

@@ -26,7 +26,7 @@ FREQUENCY = 0.04
 """Between those that functions are added up of; 500 of them."""
 
 MOST_ROUNDS, SMALL = 40, 1e-4
-"""Of Newton's method; of a difference that stands for a derivative."""
+"""Of Newton's method; of a difference that is taken for a derivative."""
 
 
 @cache
@@ -37,10 +37,10 @@ def _list_waves() -> tuple[FloatArray, FloatArray, FloatArray]:
     return frequencies, np.sin(angles), np.cos(angles)
 
 
-def _tabulate(slopes: FloatArray, noise: FloatArray, joint: bool) -> CubicSpline | None:
+def _tabulate(slopes: FloatArray, noise: FloatArray, joint: bool) -> CubicSpline:
     """By log odds with noise, from 0: the share less a half, and what the loss has by each slope.
 
-    The first is odd, the others are even. None where slopes are far beyond all that is known.
+    The first is odd, the others are even. Refused where slopes are far beyond all that is known.
     """
     frequencies, sines, cosines = _list_waves()
     squares, n = frequencies[:, None] ** 2, len(slopes)
@@ -54,7 +54,8 @@ def _tabulate(slopes: FloatArray, noise: FloatArray, joint: bool) -> CubicSpline
         weights = divisor * FREQUENCY / np.sinh(np.pi * frequencies)
         turn = noise * slopes * squares / inside * (weights / frequencies)[:, None]
         table = np.column_stack([sines @ weights, -cosines @ turn])
-    return CubicSpline(KNOTS, table) if np.isfinite(table).all() else None
+    estimates.check_determined(bool(np.isfinite(table).all()), estimates.LEVEL)
+    return CubicSpline(KNOTS, table)
 
 
 def _score(block: FloatArray, point: FloatArray, spline: CubicSpline) -> FloatArray:
@@ -98,9 +99,7 @@ def estimate_logistic(
     centre, units, freedom = np.append(mean[:d], 0.0), np.append(unit, 1.0), n - d - 1
 
     def score_all(points: FloatArray) -> Iterator[list[FloatArray]]:
-        made = [_tabulate(point[:-1], noise / unit**2, joint) for point in points]
-        splines = [one for one in made if one is not None]
-        estimates.check_determined(len(splines) == len(made), estimates.LEVEL)
+        splines = [_tabulate(point[:-1], noise / unit**2, joint) for point in points]
         for block in blocks():
             moved = (block - centre) / units
             yield [_score(moved, *each) for each in zip(points, splines, strict=True)]

@@ -33,6 +33,8 @@ from privpipe.sanitizers.masking import private_sums, refusals
 from privpipe.sanitizers.masking.private_model import PrivateMaskingModel
 from privpipe.sanitizers.options import MethodOptions, method_options
 
+Earlier = PrivateMaskingModel | None
+
 LARGELY_CLIPPED = 0.05
 
 FARTHEST = 1e150
@@ -86,7 +88,7 @@ class MaskingPrivateOptions(MethodOptions):
 
 @check_options
 def fit_masking_private(
-    shards: Shards, options: MaskingPrivateOptions, *, earlier: PrivateMaskingModel | None = None
+    shards: Shards, options: MaskingPrivateOptions, *, earlier: Earlier = None
 ) -> PrivateMaskingModel:
     """Release the second moments of records once, with noise, and repair them.
 
@@ -137,10 +139,7 @@ def fit_masking_private(
 
 
 def fit_with_key(
-    shards: Shards,
-    options: MaskingPrivateOptions,
-    key: bytes,
-    earlier: PrivateMaskingModel | None = None,
+    shards: Shards, options: MaskingPrivateOptions, key: bytes, earlier: Earlier = None
 ) -> PrivateMaskingModel:
     """`fit_masking_private` with noise that a key repeats: of a known key it protects no one."""
     check_shards(shards)
@@ -202,10 +201,7 @@ def _digest(noisy: FloatArray) -> str:
 
 
 def _check_growth(
-    n: int,
-    options: MaskingPrivateOptions,
-    scale: private_sums.PublicScale,
-    earlier: PrivateMaskingModel | None,
+    n: int, options: MaskingPrivateOptions, scale: private_sums.PublicScale, earlier: Earlier
 ) -> None:
     """Raise OptionError unless so many partitions can be summed up, after those of `earlier`."""
     most, problem = options.partitions_at_most, ""
@@ -219,8 +215,7 @@ def _check_growth(
         elif earlier.n_partitions >= n:
             problem = f"The earlier model has {earlier.n_partitions:,} of {n:,} partitions already."
     if problem:
-        remedy = "Append a partition within what was declared; or begin anew, without an earlier "
-        remedy += "model: all records are then charged once more."
+        remedy = "Continue as was declared; or begin anew, by which all records are charged again."
         raise OptionError(problem, remedy=remedy, code="growth")
 
 

@@ -369,7 +369,11 @@ class NoisyFilter:
         kind = np.floating if of == "regression" else np.integer
         what = "column of groups" if by_groups else "response"
         single = ((str(name), one) for name, one in opened.data_vars.items() if one.ndim == 1)
-        included = [name for name, one in single if np.issubdtype(one.dtype, kind)]
+        fitting = {name: one for name, one in single if np.issubdtype(one.dtype, kind)}
+        if of == "logistic":
+            what = "response of two categories"
+            fitting = {k: one for k, one in fitting.items() if len(_list_groups(one)) == 2}
+        included = list(fitting)
         reads = by_groups or of in ("regression", "logistic")
         chosen = [included[choose_response(column, included, what)]] if reads else []
         # Placing records on the grid shrank them by a factor that is known.
@@ -387,12 +391,10 @@ class NoisyFilter:
         if of == "correlations":
             return estimates.estimate_correlations(blocks, names, noise)
         if of != "regression":
-            groups = [str(one) for one in opened[chosen[0]].attrs.get("categories", ())]
+            groups = _list_groups(opened[chosen[0]])
             if of == "logistic":
-                _check_two(chosen[0], len(groups))
-                known = partial(_list_known, blocks)
-                joint = self.law == "knorm"
-                return estimate_logistic(known, [*names, *chosen], noise[:-1], joint=joint)
+                columns, joint = [*names, *chosen], self.law == "knorm"
+                return estimate_logistic(blocks, columns, noise[:-1], joint=joint)
             if of == "differences":
                 return estimate_differences(blocks, names, groups)
             bins = np.arange(len(groups) + 1) - 0.5
@@ -446,17 +448,8 @@ def apply_in_order(fitted: RecordMap, x: FloatArray) -> FloatArray:
     return out
 
 
-def _check_two(name: str, n: int) -> None:
-    if n != 2:
-        problem = f"{name!r} has {n} categories; a logistic regression is of two."
-        remedy = "Give a response of two categories, or estimate shares and differences by it."
-        raise OptionError(problem, remedy=remedy, code="estimate")
-
-
-def _list_known(blocks: estimates.Blocks) -> Iterator[FloatArray]:
-    """Records whose category, in the last column, is known."""
-    known = (block[block[:, -1] >= 0] for block in blocks())
-    return (block for block in known if len(block))
+def _list_groups(variable: Any) -> list[str]:
+    return [str(one) for one in variable.attrs.get("categories", ())]
 
 
 BLOCK_RECORDS = 2**16
@@ -470,7 +463,10 @@ def _read_blocks(
     for start in range(0, opened["features"].shape[0], BLOCK_RECORDS):
         part = slice(start, start + BLOCK_RECORDS)
         features = np.asarray(opened["features"][part].values, np.float64) * factor + offset
-        rows = np.column_stack([features, *(opened[name][part].values for name in chosen)])
+        columns = [opened[name][part].values for name in chosen]
+        # Of a category below 0 nothing is known.
+        known = [np.where((c < 0) & (c.dtype.kind == "i"), np.nan, c) for c in columns]
+        rows = np.column_stack([features, *known])
         whole = rows[np.isfinite(rows).all(axis=1)]
         if len(whole):
             yield whole

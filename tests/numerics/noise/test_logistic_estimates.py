@@ -131,6 +131,19 @@ def test_estimates__that_noise_leaves_open_are_seldom_shown_and_wrong() -> None:
     assert wrong <= 0.05 * n_draws + 3 * np.sqrt(0.05 * 0.95 * n_draws)
 
 
+def test_limits__are_wider_where_noise_leaves_the_curvature_open() -> None:
+    """A slope divides by it: an interval of the error alone would be too short."""
+    rows, variances = make_noisy("normal", 1, 4_000, "knorm", 8.0)
+    plain, heavy = (
+        estimate_logistic(lambda: [rows], ["a", "b", "y"], v, joint=True)
+        for v in (0 * variances, variances)
+    )
+    for one, other in zip(plain[:2], heavy[:2], strict=True):
+        assert 0 < 10 * one.growth < other.growth
+        low, high = other.find_limits(0.95)
+        assert high - low > 1.01 * 2 * 1.96 * other.error
+
+
 def test_estimates__of_one_category_are_refused() -> None:
     rows, variances = make_noisy("normal", 0, 500, "knorm", 12.0)
     rows[:, 2] = 1.0
