@@ -1,7 +1,7 @@
 """What callers hand to fits, checked: predictors, training records, labels and weights."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Any, TypeAlias
@@ -128,6 +128,32 @@ class ChangedShards:
     def oracle(self, function: Callable[..., Sums], **resident: Any) -> Oracle[Any, Sums]:
         """See `Shards.oracle`."""
         return self.inner.oracle(_ask_changed, _function=function, _change=self.change, **resident)
+
+    def spread(self, solve: Callable[[Any, Any], Any], problems: Sequence[Any]) -> list[Any]:
+        """See `spread`."""
+        return spread(
+            self.inner, partial(_solve_changed, solve, self.change, self.schema), problems
+        )
+
+
+def spread(
+    shards: protocols.Shards, solve: Callable[[Any, Any], Any], problems: Sequence[Any]
+) -> list[Any]:
+    """``solve(shards, problem)`` of each, in order, on a cluster perhaps each as a task."""
+    elsewhere = getattr(shards, "spread", None)
+    if elsewhere is not None:
+        return list(elsewhere(solve, problems))
+    return [solve(shards, one) for one in problems]
+
+
+def _solve_changed(
+    solve: Callable[[Any, Any], Any],
+    change: Change,
+    schema: ShardSchema,
+    inner: protocols.Shards,
+    problem: Any,
+) -> Any:
+    return solve(ChangedShards(inner, change, schema), problem)
 
 
 def _summarise_changed(summarise: Callable[[Shard], S], change: Change, shard: Shard) -> S:

@@ -20,7 +20,7 @@ from privpipe import GrowingRecords, MinimaxOptions, Records, fit_minimax_filter
 from privpipe.errors import PrivpipeError
 from privpipe.sanitizers import METHODS
 from tests.bench import bench_peers
-from tests.bench.bench_minimax import compare_workers, draw_records
+from tests.bench.bench_minimax import compare_starts_apart, compare_workers, draw_records
 from tests.bench.certificates import certify_dead, certify_set
 from tests.bench.motion_filters import judge_groups
 from tests.bench.odd_problems import draw_odd_problem
@@ -196,5 +196,7 @@ def run(small: bool, seed: int = 0) -> Iterator[Row]:
         yield from certify_dead(seed)
         if not small:
             yield from compare_workers(160_000, 128)
+            yield from compare_starts_apart(1000, 40)
+            yield from compare_starts_apart(16_000, 40)
         if folder and not small:
             yield from measure_paper_data(folder, seed, 5)

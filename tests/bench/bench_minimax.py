@@ -198,6 +198,39 @@ def compare_workers(n: int, width: int) -> list[Row]:
     return [("processor time, slowest of two workers", two, "s", "one worker", one, two / one)]
 
 
+class _InRounds(ShardedCollection):
+    """A collection whose descents are one after the other, each round over all workers."""
+
+    def spread(self, solve: Any, problems: Any) -> list[Any]:
+        return [solve(self, one) for one in problems]
+
+
+def compare_starts_apart(n: int, width: int) -> list[Row]:
+    """Seconds of six starts on two workers, each a task, against one after the other in rounds.
+
+    Raises
+    ------
+    AssertionError
+        If the filters are not equal to the last bit.
+    """
+    options, rows = MinimaxOptions(starts=6, max_iterations=20), list[Row]()
+    with tempfile.TemporaryDirectory() as folder:
+        collection = _write_records(str(Path(folder) / "records.zarr"), n, width)
+        with connect(ClusterOptions(workers=2, dashboard="127.0.0.1:0")) as client:
+            fitted, seconds = [], []
+            for turn in range(2):  # the first one warms the workers up
+                for kind in (_InRounds, ShardedCollection):
+                    shards = kind(collection, DaskExecutor(client, f"{kind.__name__}-{turn}"))
+                    begun = time.perf_counter()
+                    fitted.append(fit_minimax_filter(shards, options).weights)
+                    seconds.append(time.perf_counter() - begun)
+    assert all(np.array_equal(fitted[0], one) for one in fitted)
+    rounds, apart = seconds[2:]
+    name = f"six starts, each a task, {n:,} records"
+    rows.append((name, apart, "s", "in rounds", rounds, apart / rounds))
+    return rows
+
+
 def _write_records(url: str, n: int, width: int) -> Collection:
     x, target, private = draw_records(n, width)
     rows = max(256, n // 16)

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,15 +14,20 @@ from distributed import Client, get_task_stream, get_worker
 
 from privpipe.cluster.executors import dask_executor
 from privpipe.cluster.executors.dask_executor import DaskExecutor, spread_evenly
-from privpipe.cluster.executors.executor import ShardSum
+from privpipe.cluster.executors.executor import Executor, ShardSum
+from privpipe.cluster.passes import reduce
 from privpipe.cluster.passes.reduce import ShardedCollection, load_shards
 from privpipe.cluster.workers.connection import ClusterOptions, connect
 from privpipe.errors import InputError
 from privpipe.numerics.moments import CoMoments
 from privpipe.protocols import Shard, Sums
 from privpipe.records.memory import Records, add_in_tree
+from privpipe.sanitizers import METHODS
+from privpipe.sanitizers.chain import fit_standardised
+from privpipe.sanitizers.minimax.linear_minimax import MinimaxOptions
 from privpipe.sanitizers.null_space.algorithms import fit_null_space_cleaner
-from privpipe.store.collections.collection import open_collection
+from privpipe.store.collections.collection import Collection, open_collection
+from privpipe.store.models import digest_map
 from tests.standard import CONFIDENTIAL, DESIRED, make_standard, write_standard
 
 
@@ -221,3 +227,61 @@ def test_add_in_tree__has_the_same_bits_whoever_holds_which_task(n: int) -> None
             ((_, total),) = add_in_tree([one for branches in sent for one in branches], n)
             totals.add(total)
     assert len(totals) == 1
+
+
+def _count_tasks(client: Client, collection: Collection) -> tuple[str, int, int]:
+    """A filter of five starts: its bytes, how many problems were tasks, and how many rounds."""
+    shards: Any = ShardedCollection(collection, DaskExecutor(client, "00000042"))
+    options = MinimaxOptions(starts=5, max_iterations=4)
+    with get_task_stream(client) as stream:
+        fitted = fit_standardised(METHODS["minimax"], shards, options)
+    keys = [str(one["key"]) for one in stream.data]
+    apart = sum(key.startswith("solve_apart") for key in keys)
+    rounds = sum("sum_over_shard" in key or "ask_changed" in key for key in keys)
+    return digest_map(fitted), apart, rounds
+
+
+def test_spread__makes_each_start_a_task_with_the_bits_of_rounds(
+    client: Client, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five descents, four that are judged, and the one that resumes; as here, and in rounds."""
+    roles: dict[str, Any] = {"desired": DESIRED, "confidential": CONFIDENTIAL}
+    collection = open_collection(url, **roles)
+    fitted, apart, rounds = _count_tasks(client, collection)
+    assert (apart, rounds) == (10, 0)
+    monkeypatch.setattr(reduce, "find_room", lambda _: 0)  # no worker has room for all records
+    in_rounds, none, several = _count_tasks(client, collection)
+    assert none == 0
+    assert several > 50
+    here = fit_standardised(
+        METHODS["minimax"],
+        cast(Any, ShardedCollection(collection, Executor())),
+        MinimaxOptions(starts=5, max_iterations=4),
+    )
+    assert fitted == in_rounds == digest_map(here)
+
+
+def test_spread__of_many_records_engages_all_workers(
+    client: Client, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last descent is one, and its rounds are of two workers; several are tasks."""
+    monkeypatch.setattr(reduce, "LITTLE", 0)
+    roles: dict[str, Any] = {"desired": DESIRED, "confidential": CONFIDENTIAL}
+    _, apart, rounds = _count_tasks(client, open_collection(url, **roles))
+    assert apart == 9
+    assert rounds > 5
+
+
+def test_solve_apart__answers_in_the_order_of_the_problems(client: Client) -> None:
+    for executor in (Executor(), DaskExecutor(client, "00000043")):
+        assert executor.solve_apart(pow, range(9), shared=(2,)) == [
+            1,
+            2,
+            4,
+            8,
+            16,
+            32,
+            64,
+            128,
+            256,
+        ]

@@ -17,6 +17,7 @@ import pytest
 from distributed import Client
 
 from privpipe.cluster.executors.dask_executor import DaskExecutor
+from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.pricing_rounds import ClusterPricing
 from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.cluster.workers.connection import ClusterOptions, connect
@@ -24,7 +25,9 @@ from privpipe.numerics.mapping.problem.pair_pricing import Prices, PricingQuesti
 from privpipe.numerics.mapping.problem.programme import MappingProblem, MatrixDistance
 from privpipe.protocols import FloatArray, Shard, Sums
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
+from privpipe.sanitizers.minimax.linear_minimax import MinimaxOptions, fit_minimax_filter
 from privpipe.store.collections.collection import open_collection
+from privpipe.store.models import digest_map
 from tests.cluster.test_pricing_rounds import assert_answers
 from tests.numerics.test_mapping_pricing import make_problem, random_duals
 from tests.sanitizers.mapping.solving.test_solve import profiles, random_joint
@@ -171,3 +174,19 @@ def test_oracle__goes_on_when_workers_die_between_rounds_and_in_one(
     for (value, slope), (expected, gradient) in zip(found, quiet, strict=True):
         assert value == expected
         np.testing.assert_array_equal(slope, gradient)
+
+
+def test_spread__is_the_same_filter_though_a_worker_dies_in_a_start(
+    few: Client, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "standard.zarr")
+    write_standard(path, 12_000, chunk_rows=1000)
+    roles: dict[str, Any] = {"desired": ("height", "late"), "confidential": ("income", "party")}
+    options = MinimaxOptions(starts=4, max_iterations=30, tolerance=0.0)
+
+    def fit(executor: Executor) -> str:
+        shards: Any = ShardedCollection(open_collection(path, **roles), executor)
+        return digest_map(fit_minimax_filter(shards, options))
+
+    found = during(few, "solve_apart", lambda: fit(DaskExecutor(few, "0badcb01")))
+    assert found == fit(Executor())

@@ -4,6 +4,7 @@ Fits, cleaning, audit and pricing take an `Executor` and know no client. Whateve
 can be made again, so that the loss of any worker, the only one included, costs time alone.
 """
 
+import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -125,6 +126,9 @@ def merge_all(parts: Iterable[S]) -> S:
     """Merge in order."""
     return fold(lambda left, right: left.merge(right), parts)
 
+
+_NUMBERS = itertools.count()
+"""Of problems that this process solves apart: no two have one key."""
 
 Function = Callable[..., Any]
 Task = tuple[str, tuple[Any, ...]]
@@ -270,3 +274,14 @@ class Executor:
             if isinstance(found, PrivpipeError):
                 raise found
             yield name, found
+
+    def solve_apart(
+        self, solve: Function, problems: Iterable[Any], *, shared: Sequence[Any] = ()
+    ) -> list[Any]:
+        """``solve(*shared, problem)`` of each, in order: a task for each, as none needs another."""
+        tasks = {f"{next(_NUMBERS):06d}": (one,) for one in problems}
+        found = dict.fromkeys(tasks)
+        for name, one in self.run_tasks(solve, tasks.items(), shared=shared, prefix="solve_apart"):
+            found[name] = one
+            self.listener(Event("solve_apart", "advances", 1, "problems"))
+        return list(found.values())

@@ -251,12 +251,9 @@ class ClusterPricing:
         if at_once == 0:
             at_once, executor = 1, Executor(executor.listener)
         while several := list(itertools.islice(queue, at_once)):
-            tasks, found = {f"{next(_ROUNDS):06d}": (one,) for one in several}, dict[str, Any]()
             with waiting():
-                for name, one in executor.run_tasks(solve, tasks.items(), prefix="solve_apart"):
-                    found[name] = one
-                    executor.listener(Event("solve_apart", "advances", 1, "problems"))
-            yield from (found[name] for name in tasks)
+                found = executor.solve_apart(solve, several)
+            yield from found
 
     def _load(self, problem: MappingProblem) -> None:
         """Cut the columns and leave each block where it will be priced."""

@@ -6,20 +6,25 @@ share a pass (`reduce_jointly`): a chunk is read once, and each query gets its s
 with its released counterpart.
 """
 
+import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, cast
 
+import cloudpickle
 import numpy as np
 
-from privpipe.cluster.executors.executor import Event, Executor, ShardSum, merge_all
+from privpipe.cluster.executors.executor import Event, Executor, ShardSum, find_room, merge_all
 from privpipe.cluster.pass_checkpoints import Checkpoints, JointSums, PartialSum, recall_sum
 from privpipe.protocols import Oracle, S, Shard, ShardSchema, Sums
 from privpipe.records.schema import ChunkPlan, CollectionSchema
 from privpipe.sanitizers.arrays import ChangedShards
 from privpipe.store.arrays.blocks import reading_once
 from privpipe.store.collections.collection import Collection
+
+LITTLE = 4 << 20
+"""Bytes of records of which a round takes no longer than its messages."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +119,32 @@ class ShardedCollection:
             return cast(Sums, answer.statistic)
 
         return ask_counted
+
+    def spread(
+        self, solve: Callable[["ShardedCollection", Any], Any], problems: Sequence[Any]
+    ) -> list[Any]:
+        """``solve(self, problem)`` of each, in order, to the same bits.
+
+        Each is a task, which answers its own rounds, where each thread of the smallest worker
+        has room for all records. Of few problems and many records rounds engage more threads.
+        """
+        memory, plan = self.executor.measure(), self.collection.plan
+        n_bytes = _measure_bytes(self.collection, range(plan.n_chunks))
+        n_engaged = min(len(plan.tasks()), memory.n_threads) if n_bytes > LITTLE else 1
+        fits = not memory.smallest or n_bytes * memory.threads <= find_room(memory.smallest)
+        if type(self.executor) is Executor or len(problems) < n_engaged or not fits:
+            return [solve(self, one) for one in problems]
+        alone = replace(self, executor=Executor())
+        # Packed: arrays that travel beside their pickle may lie at any address, and sums another
+        # way.
+        packed = [cloudpickle.dumps((solve, one)) for one in problems]
+        return list(map(pickle.loads, self.executor.solve_apart(_solve, packed, shared=(alone,))))
+
+
+def _solve(shards: ShardedCollection, packed: bytes) -> bytes:
+    """Worker side: one problem, by records that are read here."""
+    solve, problem = pickle.loads(packed)
+    return bytes(cloudpickle.dumps(solve(shards, problem)))
 
 
 def load_shards(collection: Collection, chunks: Sequence[int]) -> list[Shard]:

@@ -5,7 +5,6 @@ the best adversary's, both solved anew for every U. Records stay on their shards
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Literal
@@ -21,6 +20,7 @@ from privpipe.numerics.minimax.lifts import OutputMoments
 from privpipe.numerics.minimax.objective import bound_generalisation_gap
 from privpipe.numerics.minimax.spectra import scale_to_unit_variance, whiten
 from privpipe.protocols import FloatArray, Shards, ShardSchema
+from privpipe.sanitizers.arrays import spread
 from privpipe.sanitizers.minimax import baselines
 from privpipe.sanitizers.minimax.linear_filter import HAMM, LinearFilter, MinimaxFilter
 from privpipe.sanitizers.minimax.training import adversary_rounds
@@ -64,8 +64,10 @@ class MinimaxOptions(adversary_rounds.FilterTraining):
     iterations, six at most, are from the targets' own filter, from ends with a larger ridge, from
     closed forms, and from random filters. Of 1,000 records or more each of these leaves out a
     fifth. The one whose Phi is least on all, those that it left out included, resumes with all, for
-    the iterations that are left; the lower end counts. Default: six for at most 50,000 numbers
-    against logistic adversaries, unless start or an earlier filter is given; one otherwise."""
+    the iterations that are left; the lower end counts. On a cluster each descent of a round is a
+    task, where workers have room for all records, with the same bits. Default: six for at most
+    50,000 numbers against logistic adversaries, unless start or an earlier filter is given; one
+    otherwise."""
 
     @property
     def may_choose_starts(self) -> bool:
@@ -88,6 +90,10 @@ class MinimaxOptions(adversary_rounds.FilterTraining):
             planning.check_reduced_width(schema.desired, schema.n_features)
         if self.reconstruction_weight and self.start == "zero":
             raise _no_zero()
+
+
+Lead = tuple[FloatArray, MinimaxOptions, Sequence[planning.Task], dict[str, Any]]
+"""Where a descent starts, by which options, against whom, and with which more."""
 
 
 @keep_names
@@ -166,13 +172,15 @@ def fit_minimax_filter(
     # is that of the target alone.
     lower = _choose_descent(options, moments, width)
 
-    def descend(
-        start: FloatArray, given: MinimaxOptions, against: Sequence[planning.Task], **more: Any
-    ) -> Ended:
-        more |= {"n_penalised": family.n_weights, "find_outputs": find_outputs}
-        return adversary_rounds.descend_in_rounds(
-            given, shards, family, against, start, lower, **more
-        )
+    def descend(shards: Shards, lead: Lead) -> Ended | ConvergenceError:
+        start, given, against, more = lead
+        more = more | {"n_penalised": family.n_weights, "find_outputs": find_outputs}
+        try:
+            return adversary_rounds.descend_in_rounds(
+                given, shards, family, against, start, lower, **more
+            )
+        except ConvergenceError as error:  # another start may be solved
+            return error
 
     def begin(kind: str, seed: int) -> FloatArray:
         start = np.zeros(family.n_parameters)
@@ -185,19 +193,12 @@ def fit_minimax_filter(
     first = begin(*listed[0]) if earlier is None else _resume(earlier, family, centre)
     starts = [first, *(begin(*one) for one in listed[1:])]
     held_out = HELD_OUT if moments.count * HELD_OUT >= JUDGES else 0.0
-    ends, failure = list[Ended](), ConvergenceError("No start is solved.")
-    try:
-        ends.append(descend(first, options, tasks, resumes=earlier is not None))
-    except ConvergenceError as error:  # another start may be solved
-        failure = error
-    if n_starts > 1:
-        with suppress(ConvergenceError):
-            ends.append(_descend_again(starts, n_starts, descend, options, tasks, held_out))
-    if not ends:
-        raise failure
+    whole: Lead = (first, options, tasks, {"resumes": earlier is not None})
     # The first descent is the one that a single start has: several end no higher. Of drawn
     # adversaries the first rounds may have a lower Phi than any filter has against all.
-    found, adversaries, record = min(ends, key=lambda end: float(end[0].history[-1, 1]))
+    found, adversaries, record = descend_several(
+        partial(spread, shards, descend), whole, starts, n_starts, held_out
+    )
     weights, offset = family.split(found.parameters)
     return MinimaxFilter(
         method=options.name,
@@ -209,31 +210,49 @@ def fit_minimax_filter(
     )
 
 
-def _descend_again(
+def descend_several(
+    descend_each: Callable[[Sequence[Lead]], list[Ended | ConvergenceError]],
+    whole: Lead,
     starts: Sequence[FloatArray],
     n_starts: int,
-    descend: Callable[..., Ended],
-    options: MinimaxOptions,
-    tasks: Sequence[planning.Task],
     held_out: float,
 ) -> Ended:
-    """End of a descent from the best of several short ones; ConvergenceError if none is solved."""
+    """The lower end of a descent, and of another from the best of several short ones.
+
+    ConvergenceError if none is solved. None of a round of descents needs another.
+    """
+    first, options, tasks, _ = whole
     most = options.max_iterations
     short = replace(options, max_iterations=min(most, LONGEST, max(FEWEST, -(-most // SHORT))))
-    leads: list[tuple[FloatArray, MinimaxOptions, Sequence[planning.Task]]] = [
-        (starts[0], short, [task for task in tasks if task.weight > 0]),
-        *((one, *_smooth(short, tasks, at)) for one, at in zip(starts, SMOOTH, strict=False)),
+    leads: list[Lead] = [
+        (first, short, [task for task in tasks if task.weight > 0], {}),
+        *((one, *_smooth(short, tasks, at), {}) for one, at in zip(starts, SMOOTH, strict=False)),
     ]
-    candidates = list(starts[len(SMOOTH) :])
-    for lead in leads[: n_starts - 1]:
-        with suppress(ConvergenceError):  # other starts may be solved
-            candidates.append(descend(*lead)[0].parameters)
-    if not candidates:
-        raise ConvergenceError("No start is solved.")
-    judge = partial(descend, given=short, against=tasks, held_out=held_out)
-    left = (n_starts - 1) * (most - short.max_iterations)
-    long = replace(options, max_iterations=max(most, left))
-    return descend(choose_start(candidates, judge), long, tasks, resumes=True)
+    ended, *led = descend_each([whole, *leads[: n_starts - 1]])
+    ends = [ended]
+    candidates = [*starts[len(SMOOTH) :], *(one[0].parameters for one in _solved(led))]
+    if n_starts > 1 and candidates:
+        judged = descend_each([(one, short, tasks, {"held_out": held_out}) for one in candidates])
+        if solved := _solved(judged):
+            best = min(solved, key=_judge)[0].parameters
+            left = (n_starts - 1) * (most - short.max_iterations)
+            long = replace(options, max_iterations=max(most, left))
+            ends += descend_each([(best, long, tasks, {"resumes": True})])
+    if not _solved(ends):
+        raise next(one for one in ends if isinstance(one, ConvergenceError))
+    return min(_solved(ends), key=lambda end: float(end[0].history[-1, 1]))
+
+
+def _solved(ends: Sequence[Ended | ConvergenceError]) -> list[Ended]:
+    return [one for one in ends if not isinstance(one, ConvergenceError)]
+
+
+def _judge(ended: Ended) -> float:
+    """Phi of all records by heads of those fitted to: a fifth alone are too few to choose by."""
+    _, _, record = ended
+    last = dict(zip(record["history_columns"], record["history"][-1], strict=True))
+    phi = float(last["phi"])
+    return phi + HELD_OUT * (float(last.get("held_out_phi", phi)) - phi)
 
 
 def _resume(earlier: LinearFilter, family: LinearFamily, centre: FloatArray) -> FloatArray:
@@ -292,38 +311,6 @@ def _list_starts(options: MinimaxOptions, reduced: bool, n_starts: int) -> list[
     kinds += ["targets", "rand"] * n_starts
     # Every random filter is another one, also where the start that is set is random.
     return [(kind, options.seed + j) for j, kind in enumerate(kinds[: max(1, n_starts - 2)])]
-
-
-def choose_start(
-    candidates: Sequence[FloatArray], descend: Callable[..., tuple[Descent, Any, Mapping[str, Any]]]
-) -> FloatArray:
-    """Where the best descent ended.
-
-    Parameters
-    ----------
-    candidates : (n_parameters,) each
-    descend
-        Takes a start, and knows the share of records to hold out.
-
-    Raises
-    ------
-    ConvergenceError
-        If no inner problem of any start can be solved.
-    """
-    judged: list[tuple[float, FloatArray]] = []
-    for start in candidates:
-        try:
-            found, _, record = descend(start)
-        except ConvergenceError as error:  # other starts may be solved
-            failure = error
-            continue
-        last = dict(zip(record["history_columns"], record["history"][-1], strict=True))
-        # Phi of all records by heads of those fitted to: a fifth alone are too few to choose by.
-        phi = last["phi"]
-        judged.append((phi + HELD_OUT * (last.get("held_out_phi", phi) - phi), found.parameters))
-    if not judged:
-        raise failure
-    return min(judged, key=lambda one: one[0])[1]
 
 
 def _choose_descent(

@@ -14,7 +14,7 @@ from privpipe.numerics.minimax.objective import MinimaxObjective
 from privpipe.sanitizers import METHODS
 from privpipe.sanitizers.minimax import linear_minimax
 from privpipe.sanitizers.minimax.baselines import PrivacyLdsOptions, fit_privacy_lds_filter
-from privpipe.sanitizers.minimax.linear_minimax import choose_start
+from privpipe.sanitizers.minimax.linear_minimax import descend_several
 from privpipe.sanitizers.minimax.training.adversary_rounds import _join_histories
 from tests.bench.odd_problems import draw_odd_problem
 from tests.sanitizers.minimax.small_adversaries import make_small
@@ -129,20 +129,31 @@ def test_starts__are_judged_with_the_ridge_that_descents_weigh() -> None:
     assert five <= random + 0.01
 
 
-def test_starts__of_which_one_is_not_solved_are_judged_without_it() -> None:
-    def descend(start: Any) -> Any:
+def test_starts__of_which_some_are_not_solved_are_judged_without_them() -> None:
+    """The first is not, nor what leads from it; of two others the one with the lower Phi of all."""
+    failure, resumed = ConvergenceError("It is not solved.", remedy="None."), []
+
+    def descend(lead: Any) -> Any:
+        start, _, _, more = lead
         if start[0] == 0:
-            raise ConvergenceError("It is not solved.", remedy="None.")
+            return failure
+        resumed.extend(start for _ in more if "resumes" in more)
         history = np.array([[0.0, 0.1 * (start[0] == 1), 5.0 * (start[0] == 2)]])
         columns = ("iteration", "phi", "held_out_phi")
         return Descent(10 * start, history, "progress", ()), (), {
             "history": history, "history_columns": columns,
         }  # fmt: skip
 
-    starts = [np.array([float(j)]) for j in (0, 2, 1)]
-    assert choose_start(starts, descend)[0] == 10  # by what was held out, too
+    def descend_each(leads: Any) -> Any:
+        return [descend(lead) for lead in leads]
+
+    starts = [np.array([float(j)]) for j in (0, 0, 0, 2, 1)]
+    first: Any = (starts[0], MinimaxOptions(), [], {})
+    found, _, _ = descend_several(descend_each, first, starts, 5, 0.2)
+    assert [one[0] for one in resumed] == [10]  # by what was held out, too
+    assert found.parameters[0] == 100
     with pytest.raises(ConvergenceError):
-        choose_start([np.zeros(1)] * 2, descend)
+        descend_several(descend_each, first, starts[:3], 5, 0.2)
 
 
 @pytest.mark.slow
