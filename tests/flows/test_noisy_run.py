@@ -241,6 +241,8 @@ def test_estimates__of_groups_read_an_included_category(bench: Bench) -> None:
     for of, column, said in (
         ("differences", {"by": "3"}, "'3' is a feature with noise"),
         ("logistic", {"response": "height"}, "response of two categories 'height' is none"),
+        ("quantiles", {}, "Quantiles are not estimated: a share below a value"),
+        ("modes", {}, "There is no estimate of 'modes'"),
         ("logistic", {"by": "late"}, "logistic have no such column"),
         ("shares", {"by": "height"}, "column of groups 'height' is none of the release"),
         ("shares", {"response": "height"}, "shares have no such column"),

@@ -92,14 +92,13 @@ def estimate_logistic(
     n, mean, covariance = estimates.sum_up(blocks)
     d = len(names) - 1
     if not 0 < mean[d] < 1:
-        remedy = "Name a response of which both categories were released."
-        raise InputError("All records have one category.", remedy=remedy, code="single_class")
+        raise InputError("All records have one category.", remedy="Name a response that varies.")
     estimates.check_spread(covariance[:d, :d] - np.diag(noise))
-    unit = np.sqrt(np.diag(covariance)[:d])
-    centre, units, freedom = np.append(mean[:d], 0.0), np.append(unit, 1.0), n - d - 1
+    centre, freedom = np.append(mean[:d], 0.0), n - d - 1
+    units = np.append(np.sqrt(np.diag(covariance)[:d]), 1.0)
 
     def score_all(points: FloatArray) -> Iterator[list[FloatArray]]:
-        splines = [_tabulate(point[:-1], noise / unit**2, joint) for point in points]
+        splines = [_tabulate(point[:-1], noise / units[:d] ** 2, joint) for point in points]
         for block in blocks():
             moved = (block - centre) / units
             yield [_score(moved, *each) for each in zip(points, splines, strict=True)]
@@ -119,7 +118,7 @@ def estimate_logistic(
     estimates.check_determined(bool(bends and np.abs(move).max() < 1e-6), estimates.LEVEL)
     # In the units of the features: the intercept is where they are zero.
     back = np.diag(1 / units)
-    back[d, :d] = -mean[:d] / unit
+    back[d, :d] = -mean[:d] / units[:d]
     influence = back @ np.linalg.inv(curvature)
     errors = np.zeros((d + 1, d + 1))
     for (one,) in score_all(point[None]):
@@ -133,6 +132,5 @@ def estimate_logistic(
             along = (other - first) @ influence[j] / lengths[j] - 1
             growth[j] += along @ along / n / freedom
             lean[j] += along @ (first @ influence[j]) / n / freedom
-    shape = lean, growth, np.zeros(d + 1)
-    found = [*names[:d], "intercept"], back @ point, np.diag(errors)
-    return estimates.list_estimates(*found, *shape, freedom=freedom)
+    found = [*names[:d], "intercept"], back @ point, np.diag(errors), lean, growth, 0 * lean
+    return estimates.list_estimates(*found, freedom=freedom)

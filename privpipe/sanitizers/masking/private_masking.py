@@ -153,13 +153,12 @@ def fit_with_key(
     summarise = partial(private_sums.sum_products, schema=shards.schema, scale=scale)
     noisy, changed = list[FloatArray](), list[private_sums.PrivateSums]()
     runs, (_, held) = find_runs(len(parts), most), plan_runs(most)
-    for first, behind in runs:
-        if (first, behind) in known:
-            noisy.append(known[first, behind])
+    for run in runs:
+        if run in known:
+            noisy.append(known[run])
             continue
-        sums = reduce(AddsUp.merge, [part.reduce(summarise) for part in parts[first:behind]])
-        about = f" {first}-{behind}" if most > 1 else ""
-        drawn, each, slack = private_sums.add_noise(sums.products, sigma, key, held, about)
+        sums = reduce(AddsUp.merge, [part.reduce(summarise) for part in parts[slice(*run)]])
+        drawn, each, slack = private_sums.add_noise(sums.products, sigma, key, held, f" {run}")
         noisy, changed = [*noisy, drawn], [*changed, sums]
     # The last run is always a new one: it ends with a partition that no earlier model has.
     _say_changed(reduce(AddsUp.merge, changed))
