@@ -90,8 +90,9 @@ def _learn(run: Run, executor: Executor) -> tuple[RecordMap, dict[str, Any]]:
         extra["price"] = pricing_rounds.ClusterPricing(executor, place=method.pricing)
     if method.is_judged and run.split.share:
         extra["judges"] = _shards(run, executor, "held_out"), run.split.share
-    if method.grows and (begun := find_growth(run)) is not None:
-        extra["earlier"] = models.open_model(begun)
+    begun = find_growth(run) if method.grows else None
+    if begun and _is_alike(earlier := models.open_model(begun), begun, run):
+        extra["earlier"] = earlier
     standardises = run.options.collection.standardise
     fit = partial(fit_standardised, run.method) if standardises else run.method.fit
     fitted = fit(_shards(run, executor), method, **extra)
