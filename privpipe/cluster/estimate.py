@@ -8,6 +8,7 @@ import math
 import tomllib
 from functools import partial
 from pathlib import Path
+from typing import get_args
 
 from privpipe.capabilities import Estimates, MakesRecords, Promises
 from privpipe.errors import OptionError
@@ -32,7 +33,8 @@ def estimate(
     of
         What is estimated. Of bounded records, where the release had bounds that bind.
     response
-        Of a regression: a variable that the release includes, or a response of its surrogates.
+        Of a regression: a variable that the release includes, of a logistic one a category; or a
+        response of its surrogates.
     by
         Of differences and shares: an included categorical variable, or an attribute of a mapping.
 
@@ -48,6 +50,11 @@ def estimate(
     InputError
         If the noise or the mapping leaves it undetermined.
     """
+    refusals = tomllib.loads(Path(__file__).with_name("refusals.toml").read_text("utf-8"))
+    if of not in (known := get_args(Quantity)):
+        said = refusals.get(of, refusals["unknown"])
+        problem, remedy = (said[key].format(of=of, known=known) for key in ("problem", "remedy"))
+        raise OptionError(problem, remedy=remedy, code="estimate")
     if (response if of in ("differences", "shares") else by) is not None:
         problem, remedy = f"{of} have no such column.", "Give a regression a response, groups by."
         raise OptionError(problem, remedy=remedy, code="estimate")
@@ -68,6 +75,6 @@ def estimate(
     why, most = "surrogates" if isinstance(model, MakesRecords) else "other", 0.0
     if isinstance(model, Promises):
         why, most = "biased", math.sqrt(model.promise.utility_budget)
-    said = tomllib.loads(Path(__file__).with_name("refusals.toml").read_text("utf-8"))[why]
-    problem = f"{shown(url)} was made by {model.kind!r}: {said['problem']}"
-    raise OptionError(problem, remedy=said["remedy"].format(most=most), code="estimate")
+    problem = f"{shown(url)} was made by {model.kind!r}: {refusals[why]['problem']}"
+    remedy = refusals[why]["remedy"].format(most=most)
+    raise OptionError(problem, remedy=remedy, code="estimate")

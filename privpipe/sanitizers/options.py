@@ -88,6 +88,11 @@ class MethodOptions(Options):
         """Rho that a release costs; None where it is that of its epsilon, or no promise is made."""
         return None
 
+    @property
+    def grows(self) -> bool:
+        """Whether a fit continues the model of the first partitions of a collection."""
+        return False
+
     def consumes(self) -> float | None:
         """The epsilon that each released record consumes; None without differential privacy."""
         return None

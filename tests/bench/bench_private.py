@@ -6,6 +6,7 @@ the same draws of records and noise, with the same public bounds. Times are proc
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import os
 from pathlib import Path
@@ -16,12 +17,15 @@ import pandas as pd
 from sklearn.datasets import load_diabetes
 
 from privpipe.attacks.threats.canaries import guess_canaries
-from privpipe.numerics.noise.gaussian import draw_discrete_gaussian
+from privpipe.numerics.noise.discrete import DiscreteLaplaceNoise
+from privpipe.numerics.noise.gaussian import draw_discrete_gaussian, find_sigma
 from privpipe.numerics.random.streams import KeyedStream
+from privpipe.records.growing import GrowingRecords
 from privpipe.records.memory import Records
 from privpipe.sanitizers import METHODS
 from privpipe.sanitizers.masking.private_masking import MaskingPrivateOptions, fit_with_key
 from tests.bench.bench_masking import Row, spend
+from tests.bench.coverage import list_coverage
 from tests.numerics.noise.histories import KINDS, measure_histories
 from tests.sanitizers.masking.test_private_masking import fit_adassp
 
@@ -113,6 +117,71 @@ def compare(x: np.ndarray, y: np.ndarray, epsilon: float, n_draws: int) -> tuple
     return (*ratios.mean(axis=0), float(gain.std() / math.sqrt(n_draws)))
 
 
+def measure_growth(n: int) -> Row:
+    """Error of all releases of a growth, over noise anew for each at the same epsilon in all."""
+    x, y = (np.random.default_rng(n).uniform(-1, 1, (n, 300, 1)) for _ in range(2))
+    options = MaskingPrivateOptions(
+        epsilon=50.0, delta=1e-6, n_surrogates=9, bound={"*": (-1, 1)}, partitions_at_most=n
+    )
+    grown, model = GrowingRecords(Records(x[0], desired=y[0])), None
+    squares, total = [], np.zeros((3, 3))
+    for k in range(n):
+        if k:
+            grown.append(Records(x[k], desired=y[k]))
+        model = fit_with_key(grown, options, bytes(32), model)
+        rows = np.column_stack([x[k], np.ones(300), y[k]])
+        total += rows.T @ rows
+        left = (model.moments - total) / np.outer(model.factors, model.factors)
+        squares.append(left[np.triu_indices(3, 1)] ** 2)
+    single = find_sigma(50.0, 1e-6) * 2**32
+    error = math.sqrt(float(np.mean(squares))) / single
+    title = f"growth of {n} partitions, error of a sum"
+    return title, error, "of a single one", "noise anew", math.sqrt(n), error / math.sqrt(n)
+
+
+def compare_diffprivlib(small: bool) -> list[Row]:
+    """Its discrete Gaussian, its discrete Laplace and its regression; nothing without it."""
+    if importlib.util.find_spec("diffprivlib") is None:
+        return []
+    from diffprivlib import mechanisms, models
+
+    rows: list[Row] = []
+    n, peer = 100 if small else 1_000, "diffprivlib"
+    # Of a sensitivity of 2**16 steps, ours, its search for a deviation does not converge.
+    theirs = mechanisms.GaussianDiscrete(epsilon=1.0, delta=1e-6, sensitivity=16)
+    stream = KeyedStream(bytes(32), partition="p", first_record=0, n_records=10**6)
+    variance = math.ceil(find_sigma(1.0, 1e-6) ** 2 * 16**2)
+    ours = spend(lambda: draw_discrete_gaussian([variance] * n, stream)) / n * 1e6
+    other = spend(lambda: [theirs.randomise(0) for _ in range(n)]) / n * 1e6
+    rows.append(("discrete Gaussian", ours, "us a value", peer, other, ours / other))
+    ours, other = math.sqrt(variance), float(theirs._scale)
+    rows.append(("its deviation, epsilon 1, delta 1e-6", ours, "steps", peer, other, ours / other))
+    laplace = mechanisms.Geometric(epsilon=1.0, sensitivity=2**16)
+    noise = DiscreteLaplaceNoise(1.0, 2**16, 1)
+    many = 10_000 if small else 10**6
+    stream = KeyedStream(bytes(32), partition="p", first_record=0, n_records=many)
+    ours = spend(lambda: noise.draw(stream)) / many * 1e6
+    other = spend(lambda: [laplace.randomise(0) for _ in range(n)]) / n * 1e6
+    rows.append(("discrete Laplace", ours, "us a value", peer, other, ours / other))
+    for name, (x, y) in read_tables(small).items():
+        cut, ones = 2 * len(x) // 3, np.column_stack([x, np.ones(len(x))])
+        raw = np.linalg.lstsq(ones[:cut], y[:cut], rcond=None)[0]
+        base = float(np.sqrt(np.mean((ones[cut:] @ raw - y[cut:]) ** 2)))
+        for epsilon in EPSILONS:
+            mine = compare(x, y, epsilon, 2 if small else 8)[0]
+            errors = []
+            for k in range(2 if small else 8):
+                fitted = models.LinearRegression(
+                    epsilon=epsilon, bounds_X=(-1, 1), bounds_y=(-1, 1), random_state=k
+                ).fit(x[:cut], y[:cut])
+                found = fitted.predict(x[cut:]).ravel()
+                errors.append(float(np.sqrt(np.mean((found - y[cut:]) ** 2))) / base)
+            other = float(np.median(errors))
+            title = f"regression, {name}, epsilon {epsilon:g}"
+            rows.append((title, mine, "of raw", peer, other, mine / other))
+    return rows
+
+
 def run(small: bool) -> list[Row]:
     """Rows; the ratio is ours over AdaSSP's, of the error beyond the raw model's."""
     rows: list[Row] = []
@@ -137,6 +206,8 @@ def run(small: bool) -> list[Row]:
             rows.append((name, floor, "nats shown", "promised", epsilon, floor / epsilon))
     for name, worst in zip(KINDS, measure_histories(20 if small else 400, seed=1), strict=False):
         rows.append((f"account, {name} draws", worst, "at most", "exact loss", 1.0, worst))
+    rows += [*list_coverage(small), *compare_diffprivlib(small)]
+    rows += [measure_growth(n) for n in ((4, 8) if small else (30, 365))]
     n = 200 if small else 2_000
     stream = KeyedStream(bytes(32), partition="p", first_record=0, n_records=n)
     mine = spend(lambda: draw_discrete_gaussian([2**80] * n, stream)) / n * 1e6

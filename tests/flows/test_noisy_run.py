@@ -18,7 +18,7 @@ from privpipe import NullSpaceCleaner
 from privpipe.cluster.estimate import estimate
 from privpipe.cluster.executors.executor import Executor
 from privpipe.command.key_commands import account_command
-from privpipe.errors import GuaranteeError, OptionError, PrivpipeError, StoreError
+from privpipe.errors import GuaranteeError, InputError, OptionError, PrivpipeError, StoreError
 from privpipe.numerics.noise.amplification import amplify_by_shuffling
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.resume import begin_or_resume, begin_stage
@@ -240,6 +240,10 @@ def test_estimates__of_groups_read_an_included_category(bench: Bench) -> None:
     assert (no.value, yes.value) == pytest.approx(((late == 0).mean(), (late == 1).mean()))
     for of, column, said in (
         ("differences", {"by": "3"}, "'3' is a feature with noise"),
+        ("logistic", {"response": "height"}, "response of two categories 'height' is none"),
+        ("quantiles", {}, "Quantiles are not estimated: a share below a value"),
+        ("modes", {}, "There is no estimate of 'modes'"),
+        ("logistic", {"by": "late"}, "logistic have no such column"),
         ("shares", {"by": "height"}, "column of groups 'height' is none of the release"),
         ("shares", {"response": "height"}, "shares have no such column"),
         ("means", {"by": "late"}, "means have no such column"),
@@ -247,6 +251,9 @@ def test_estimates__of_groups_read_an_included_category(bench: Bench) -> None:
         with pytest.raises(OptionError, match=said):
             estimate(url, of, **column)  # type: ignore[arg-type]
     assert len(release["late"]) == N
+    # As many noisy features as these leave the odds open, and that is said; fewer: see numerics.
+    with pytest.raises(InputError, match="nothing is determined"):
+        estimate(url, "logistic", "late")
 
 
 def test_estimates__that_cannot_be_made_are_refused_with_the_reason(tmp_path: Path) -> None:

@@ -21,5 +21,5 @@ EXAMPLE = Example(
         ("n_surrogates = 40", TWO | {"layout": "factored"}, "no factored layout"),
     ),
     draws=True,
-    few={"n_surrogates": 20, "clip": 2.2},
+    few={"n_surrogates": 20, "threshold": 2.2},
 )

@@ -33,7 +33,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     },
     "pca": {"n_filtered": 2},
     "rand": {"n_filtered": 2},
-    "masking": {"n_surrogates": 20, "clip": 2.2},
+    "masking": {"n_surrogates": 20, "threshold": 2.2},
     "masking_private": {
         "epsilon": 9.0,
         "delta": 1e-3,

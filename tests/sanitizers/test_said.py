@@ -34,7 +34,7 @@ MORE = {
         "filter": {"name": "minimax", "max_iterations": 1},
     },
     "privacy_mapping": {"attributes": ("a", "b"), "private": ("s",), "distortion_budget": 0.2},
-    "masking": {"n_surrogates": 20, "clip": 2.2},
+    "masking": {"n_surrogates": 20, "threshold": 2.2},
     "masking_private": {
         "epsilon": 9.0,
         "delta": 1e-3,

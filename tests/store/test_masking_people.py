@@ -177,7 +177,7 @@ def test_release__of_a_collection_that_grew(tmp_path: Path) -> None:
 REMEDIES: dict[str, tuple[Any, dict[str, Any]]] = {
     # What is wrong with the table, and what the refusal advises.
     "integers": (lambda t: t.__setitem__((slice(None), 2), np.arange(N) % 7), {"integers": "blur"}),
-    "outlier": (lambda t: t.__setitem__((5, 1), 1e3), {"clip": 3.0}),
+    "outlier": (lambda t: t.__setitem__((5, 1), 1e3), {"threshold": 3.0}),
     "nonfinite": (lambda t: t.__setitem__((slice(0, 90), 3), np.nan), {"missing": "complete"}),
 }
 

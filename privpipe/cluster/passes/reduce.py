@@ -57,22 +57,32 @@ class ShardedCollection:
     def schema(self) -> ShardSchema:
         return self.collection.schema
 
+    @property
+    def partitions(self) -> list["ShardedCollection"]:
+        """Each partition that has records, alone and in order."""
+        # Groups would move the edges of its chunks.
+        bare = replace(self.collection, groups=())
+        runs = [(p.first_record, p.n_records) for p in bare.schema_of_records.partitions]
+        spans = [(first, first + n) for first, n in runs if n]
+        return [replace(self, collection=replace(bare, only=span)) for span in spans]
+
     def reduce(self, summarise: Callable[[Shard], S]) -> S:
         """Summarise and merge chunk by chunk; see `Shards.reduce`."""
         checkpoints = self.checkpoints and self.checkpoints.about(self.collection, summarise)
-        work, n_chunks = f"sum_{self.label}", self.collection.plan.n_chunks
+        tasks = self.collection.tasks()
+        work, chunks = f"sum_{self.label}", [chunk for task in tasks for chunk in task]
+        n_chunks = len(chunks)
         n_counted = 0
 
         def ask() -> PartialSum:
             nonlocal n_counted  # 0 where the whole sum is stored: the bar is filled below
             n_counted = n_chunks
             shared = (self.collection, summarise, checkpoints)
-            tasks = self.collection.plan.tasks()
             return self.executor.reduce(summarise_chunks, shared, tasks, label=self.label)
 
         self.executor.listener(Event(work, "begins", n_chunks, "chunks"))
         try:
-            n_bytes = _measure_bytes(self.collection, range(n_chunks))
+            n_bytes = _measure_bytes(self.collection, chunks)
             whole = recall_sum(checkpoints, "whole", n_bytes, ask)
             if not n_counted:  # no one read a chunk
                 self.executor.listener(Event(work, "advances", n_chunks, "chunks"))
@@ -241,6 +251,9 @@ class _Views:
     @property
     def schema_of_records(self) -> CollectionSchema:
         return self.collections[0].schema_of_records
+
+    def tasks(self) -> list[range]:
+        return self.plan.tasks()
 
     def shard(self, chunk: int) -> "_Seen":
         """Each view's shard of a chunk, which is read and decoded once."""

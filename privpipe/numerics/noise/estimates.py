@@ -24,8 +24,11 @@ from privpipe.protocols import FloatArray
 Blocks = Callable[[], Iterable[FloatArray]]
 """Reads all records again, some at a time, (n_records, n_columns)."""
 
-Quantity = Literal["means", "covariances", "correlations", "regression", "differences", "shares"]
-"""Differences are of means between groups of records; shares are of the values of a column."""
+Quantity = Literal[
+    "means", "covariances", "correlations", "regression", "logistic", "differences", "shares"
+]
+"""Logistic is the regression of a category; differences are of means between groups of records;
+shares are of the values of a column."""
 
 LEVEL = 0.95
 """A regression is refused where limits at this level have no end."""
@@ -83,7 +86,7 @@ class Estimate:
         """
         square = float(stdtrit(self.freedom, 0.5 + level / 2)) ** 2
         rest = 1 - square * self.growth
-        _check_determined(rest > 0, level)
+        check_determined(rest > 0, level)
         middle = square * self.lean
         half = math.sqrt(middle**2 + rest * square * (self.error**2 + square * self.spill))
         return self.value + (middle - half) / rest, self.value + (middle + half) / rest
@@ -119,7 +122,7 @@ def report_few(n: int) -> InputError:
     return InputError(problem, remedy=remedy, code="few-records")
 
 
-def _sum_up(blocks: Blocks) -> tuple[int, FloatArray, FloatArray]:
+def sum_up(blocks: Blocks) -> tuple[int, FloatArray, FloatArray]:
     """How many records, their mean, and their covariance; about a block's mean, for the digits."""
     n, anchor, total, products = 0, None, None, None
     for block in blocks():
@@ -136,7 +139,7 @@ def _sum_up(blocks: Blocks) -> tuple[int, FloatArray, FloatArray]:
 
 def estimate_means(blocks: Blocks, names: Sequence[str]) -> list[Estimate]:
     """Means of columns whose noise has mean 0: its spread is in that of the records."""
-    n, mean, covariance = _sum_up(blocks)
+    n, mean, covariance = sum_up(blocks)
     return list_estimates(names, mean, np.diag(covariance) / (n - 1), freedom=n - 1)
 
 
@@ -149,7 +152,7 @@ def estimate_covariances(blocks: Blocks, names: Sequence[str], noise: FloatArray
     noise : (n_columns,)
         Variances of the noise of each, which is not correlated.
     """
-    n, mean, covariance = _sum_up(blocks)
+    n, mean, covariance = sum_up(blocks)
     squares = np.zeros_like(covariance)
     for block in blocks():
         # The mean of squared products of deviations, pair by pair, is one product of squares.
@@ -195,7 +198,7 @@ def estimate_correlations(
     ``x y - r (x^2 + y^2) / 2``, of columns in units of what they vary by, is not rejected: a
     correlation is a quotient, too.
     """
-    n, mean, covariance = _sum_up(blocks)
+    n, mean, covariance = sum_up(blocks)
     spread = np.diag(covariance) * n / (n - 1) - noise
     unit = np.sqrt(np.where(spread > 0, spread, math.inf))
     fourth, third = np.zeros_like(covariance), np.zeros_like(covariance)
@@ -209,7 +212,7 @@ def estimate_correlations(
     most = (n - 1) / stdtrit(n - 1, 0.5 + LEVEL / 2) ** 2
     sure = (spread > 0) & (np.diag(fourth) - square**2 < most)
     at = np.flatnonzero(sure)
-    _check_determined(len(at) > 1, LEVEL)
+    check_determined(len(at) > 1, LEVEL)
     say_left_out(np.array(names)[~sure].tolist())
     places = np.triu_indices(len(at), 1)
     rows, columns = at[places[0]], at[places[1]]
@@ -245,11 +248,11 @@ def estimate_regression(blocks: Blocks, names: Sequence[str], noise: FloatArray)
     InputError
         If the features hardly vary beside the noise.
     """
-    n, mean, covariance = _sum_up(blocks)
+    n, mean, covariance = sum_up(blocks)
     d = len(names) - 1
     freedom = n - d - 1
     inner = covariance[:d, :d] - np.diag(noise[:d])
-    _check_spread(inner)
+    check_spread(inner)
     slopes = np.linalg.solve(inner, covariance[:d, d])
     # The intercept is the mean of the response less that of the features times the slopes.
     spread = np.vstack([np.eye(d), -mean[:d]]) @ np.linalg.inv(inner)
@@ -263,7 +266,7 @@ def estimate_regression(blocks: Blocks, names: Sequence[str], noise: FloatArray)
         each = weights * residual[:, None] + spread @ (noise[:d] * slopes)
         errors += each.T @ each / freedom
         leans -= (each * weights).T @ moved / freedom
-    lines = _find_lines(errors)[:, :d]
+    lines = find_lines(errors)[:, :d]
     middle = np.sum(spread * (lines @ covariance[:d, :d]), axis=1)
     for block in blocks():
         moved = block[:, :d] - mean[:d]
@@ -276,7 +279,7 @@ def estimate_regression(blocks: Blocks, names: Sequence[str], noise: FloatArray)
     return list_estimates([*names[:d], "intercept"], found, variances, *shape, freedom=freedom)
 
 
-def _find_lines(errors: FloatArray) -> FloatArray:
+def find_lines(errors: FloatArray) -> FloatArray:
     """Row j: how all coefficients are off, on average, where coefficient j is off by 1."""
     return errors / np.maximum(np.diag(errors), np.finfo(np.float64).tiny)[:, None]
 
@@ -298,13 +301,13 @@ def _find_lean(errors: FloatArray, leans: FloatArray) -> tuple[FloatArray, Float
     return lean, np.maximum(total - lean**2, 0.0)
 
 
-def _check_spread(spread: FloatArray) -> None:
+def check_spread(spread: FloatArray) -> None:
     """Raise InputError unless features vary in all directions, beyond the noise and rounding."""
     values = np.linalg.eigvalsh(spread)
-    _check_determined(bool(values[0] > len(values) * np.finfo(np.float64).eps * values[-1]), LEVEL)
+    check_determined(bool(values[0] > len(values) * np.finfo(np.float64).eps * values[-1]), LEVEL)
 
 
-def _check_determined(determined: bool, level: float) -> None:
+def check_determined(determined: bool, level: float) -> None:
     if not determined:
         raise InputError(
             "The features hardly vary in some direction beside the noise, or records are few: at "
@@ -343,7 +346,7 @@ def estimate_moment_regression(
     count, q = moments[one, one], one
     inner = moments[: q + 1, : q + 1]
     mean = inner[one, :q] / count
-    _check_spread(inner[:q, :q] / count - np.outer(mean, mean))
+    check_spread(inner[:q, :q] / count - np.outer(mean, mean))
     found = np.linalg.solve(inner, moments[: q + 1, response])
     contrast = np.zeros(len(moments))
     contrast[: q + 1], contrast[response] = found, -1.0
@@ -354,7 +357,7 @@ def estimate_moment_regression(
     np.fill_diagonal(scores, squares @ contrast**2)
     inverse = np.linalg.inv(inner)
     errors = inverse @ (scores[: q + 1, : q + 1] + residual * inner) @ inverse
-    entries, lines = squares[: q + 1, : q + 1], _find_lines(errors)
+    entries, lines = squares[: q + 1, : q + 1], find_lines(errors)
 
     def move(to: FloatArray) -> FloatArray:
         # Half the derivative of what N adds to the variance of each row of the inverse.

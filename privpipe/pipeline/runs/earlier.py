@@ -117,13 +117,16 @@ def find_differences(run: Run, model_digest: str) -> list[str]:
 
     A mean, or any sum, over nearly the same records: what two of them differ by is made of the few
     records that only one of them saw. None where the model is the same, where the records are, or
-    where a model reveals nothing of records that are not public.
+    where a model reveals nothing of records that are not public. Nor where it holds noisy sums:
+    what these add to any other knowledge of a record is in the account.
 
     Raises
     ------
     StoreError, FormatError
         If the register or a sketch cannot be read.
     """
+    if run.method.releases == "surrogate" and run.options.method.consumes() is not None:
+        return []
     entries = [one for one in _read_register(run) if not _is_disowned(run, one)]
     digests = {one: {d for d, n in one.partitions if n} | {*one.training} for one in entries}
     # Of records that were never sketched, or whose sketch is lost.
@@ -143,7 +146,6 @@ def find_model(run: Run) -> str | None:
     same records. Of noisy moments, from exactly the same: they cost nothing when they are used
     again, and other noise would.
     """
-    learned = digest_learned(run)
     if run.method.releases != "surrogate":
         known = [entry for entry, _ in _list_different(run)]
     elif run.options.method.consumes() is None:
@@ -151,6 +153,19 @@ def find_model(run: Run) -> str | None:
     else:
         mine = {p.digest for p in run.training.schema_of_records.partitions if p.n_records}
         known = [one for one in _read_register(run) if {*one.training} == mine]
+    return _find_stored(run, known)
+
+
+def find_growth(run: Run) -> str | None:
+    """Where the model is that was learned likewise from most of the first of these partitions."""
+    mine = tuple(one.digest for one in run.training.schema_of_records.partitions if one.n_records)
+    begun = [one for one in _read_register(run) if one.training == mine[: len(one.training)]]
+    return _find_stored(run, sorted(begun, key=lambda one: len(one.training)))
+
+
+def _find_stored(run: Run, known: Sequence[Registered]) -> str | None:
+    """Model of the last of some releases that was learned likewise, if it is where it was."""
+    learned = digest_learned(run)
     # Models beside releases that are named, by the run that made them: these may have been moved.
     moved = {
         str(read_header(url, "release")["run"]): companion_url(url, "model.zarr")

@@ -188,6 +188,8 @@ class Trained:
         Of a surrogate release that sums up all records: surrogates of one pass; None elsewhere.
     feature_names, response_names
         Columns of such a release.
+    steps
+        Of the releases of a collection that grows, whose loss is one: see `find_line`.
     """
 
     model_digest: str
@@ -202,6 +204,7 @@ class Trained:
     tile_rows: int | None = None
     feature_names: tuple[str, ...] = ()
     response_names: tuple[str, ...] = ()
+    steps: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -107,8 +107,13 @@ def _list_charges(
         if rho is not None:  # of n records of a subject n times n
             rho *= dict(guarantee.parameters).get(RECORDS_OF_ONE, 1.0) ** 2
         # The moments were drawn once, and are in the model: what is made of it again costs nothing.
+        # Of a collection that grows, once for all of its releases; of more records of a subject
+        # than before once more.
+        source, steps = trained.model_digest, trained.steps
+        if steps:
+            source = f"{accounts.find_line(run.open_account().url, steps)}, {guarantee.number!r}"
         for part in run.training.schema_of_records.partitions:
-            about = f"moments of {part.digest} in {trained.model_digest}"
+            about = f"moments of {part.digest} in {source}"
             named[part.digest] = hashlib.sha256(about.encode()).hexdigest()
     loss = guarantee.number, guarantee.delta, guarantee.protects, rho
     return tuple(accounts.Charge(content, key, *loss) for content, key in named.items())

@@ -64,7 +64,7 @@ def check_incremental(options: RunOptions) -> None:
         remedy = "Name labelled records that stay as they are in [training] path."
     elif METHODS[options.method.name].releases == "surrogate":
         problem = f"has the method {options.method.name!r}, whose records sum up all others"
-        remedy = "Release it whole: [release] incremental = false."
+        remedy = "Release it whole, to a new path each time: [release] incremental = false."
     elif options.release.layout == "factored" or options.release.partitions:
         problem = "has layout or partitions"
         remedy = 'Use layout = "dense" and partitions = false: parts are partitions, unnamed.'

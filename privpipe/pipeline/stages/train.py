@@ -17,7 +17,7 @@ from privpipe.errors import GuaranteeError, InputError, StoreError
 from privpipe.fitted_names import schema_of, with_schema
 from privpipe.numerics.moments import CoMoments
 from privpipe.numerics.noise.amplification import amplify_by_shuffling
-from privpipe.pipeline.runs.earlier import find_model, open_named
+from privpipe.pipeline.runs.earlier import find_growth, find_model, open_named
 from privpipe.pipeline.runs.run import Run, Trained, find_subject, list_versions, now
 from privpipe.pipeline.runs.subject_limit import count_subjects, protect_subjects
 from privpipe.promises import SHUFFLED_DELTA, SHUFFLED_EPSILON
@@ -89,6 +89,9 @@ def _learn(run: Run, executor: Executor) -> tuple[RecordMap, dict[str, Any]]:
         extra["price"] = pricing_rounds.ClusterPricing(executor, place=method.pricing)
     if method.is_judged and run.split.share:
         extra["judges"] = _shards(run, executor, "held_out"), run.split.share
+    begun = find_growth(run) if method.grows else None
+    if begun and _is_alike(earlier := models.open_model(begun), begun, run):
+        extra["earlier"] = earlier
     standardises = run.options.collection.standardise
     fit = partial(chain.fit_standardised, run.method) if standardises else run.method.fit
     fitted = fit(_shards(run, executor), method, **extra)
@@ -141,6 +144,7 @@ def _describe(fitted: RecordMap, run: Run, executor: Executor) -> Trained:
     return Trained(
         model_digest=digest,
         guarantee=guarantee,
+        steps=getattr(fitted, "steps", ()),
         mean_record=_shards(run, executor).reduce(summarise_features).mean if imputes else None,
         **{name: getattr(fitted, name) for name in read},
     )

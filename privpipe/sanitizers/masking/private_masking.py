@@ -10,25 +10,30 @@ import hashlib
 import math
 import secrets
 import warnings
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial, reduce
 from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
+from privpipe.capabilities import AddsUp
 from privpipe.errors import InputError, LeftOutWarning, OptionError
 from privpipe.fitted_names import check_options
 from privpipe.numerics.masking.private_moments import repair_moments
 from privpipe.numerics.moments import name_targets
 from privpipe.numerics.noise.gaussian import find_sigma
 from privpipe.numerics.noise.mechanism import Lattice
+from privpipe.numerics.noise.running_sums import MOST_PARTITIONS, find_runs, plan_runs
 from privpipe.numerics.random.streams import KEY_BYTES
-from privpipe.protocols import Method, Role, Shards, ShardSchema
+from privpipe.protocols import FloatArray, Method, Role, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards, say_incomplete
 from privpipe.sanitizers.masking import private_sums, refusals
 from privpipe.sanitizers.masking.private_model import PrivateMaskingModel
 from privpipe.sanitizers.options import MethodOptions, method_options
+
+Earlier = PrivateMaskingModel | None
 
 LARGELY_CLIPPED = 0.05
 
@@ -59,9 +64,17 @@ class MaskingPrivateOptions(MethodOptions):
     """Largest norm of a record's features in units of their bounds, public knowledge; records
     beyond it are shortened. Less of it is less noise: of indicators, the root of how many may be
     one. Default: the root of the number of features."""
+    partitions_at_most: int = Field(default=1, ge=1, le=MOST_PARTITIONS)
+    """Partitions that a growing collection will ever have. Epsilon and delta are then of all its
+    releases together, each of which continues the one before. Noise grows with the logarithm of
+    this number. With 1 the collection is released as a whole, once."""
 
     uses: ClassVar[frozenset[Role]] = frozenset({"desired"})
     """What the regression model predicts: records without it add nothing to the sums."""
+
+    @property
+    def grows(self) -> bool:
+        return self.partitions_at_most > 1
 
     def consumes(self) -> float | None:
         """Epsilon, once for all surrogates."""
@@ -74,7 +87,9 @@ class MaskingPrivateOptions(MethodOptions):
 
 
 @check_options
-def fit_masking_private(shards: Shards, options: MaskingPrivateOptions) -> PrivateMaskingModel:
+def fit_masking_private(
+    shards: Shards, options: MaskingPrivateOptions, *, earlier: Earlier = None
+) -> PrivateMaskingModel:
     """Release the second moments of records once, with noise, and repair them.
 
     Parameters
@@ -84,12 +99,16 @@ def fit_masking_private(shards: Shards, options: MaskingPrivateOptions) -> Priva
         per class (one for two classes).
     options
         See `MaskingPrivateOptions`.
+    earlier
+        Of options with `partitions_at_most`: the model of the first of these partitions, whose
+        noisy sums are used again. To continue one model twice costs epsilon twice.
 
     Raises
     ------
     OptionError
         If bounds are missing or wrong, delta is above one in the number of records, or there are
-        too few surrogates.
+        too few surrogates. If there are more partitions than declared, or `earlier` is of other
+        options or of as many partitions.
     InputError
         If records are fewer than columns, or hold features that are not finite.
 
@@ -116,19 +135,34 @@ def fit_masking_private(shards: Shards, options: MaskingPrivateOptions) -> Priva
     True
     """
     # Drawn here and never stored: what was added can then never be subtracted.
-    return fit_with_key(shards, options, secrets.token_bytes(KEY_BYTES))
+    return fit_with_key(shards, options, secrets.token_bytes(KEY_BYTES), earlier)
 
 
-def fit_with_key(shards: Shards, options: MaskingPrivateOptions, key: bytes) -> PrivateMaskingModel:
+def fit_with_key(
+    shards: Shards, options: MaskingPrivateOptions, key: bytes, earlier: Earlier = None
+) -> PrivateMaskingModel:
     """`fit_masking_private` with noise that a key repeats: of a known key it protects no one."""
     check_shards(shards)
-    schema = shards.schema
+    schema = replace(shards.schema, n_records=shards.n_records)
     check_private(options, schema)
     scale = make_scale(options, schema)
-    sums = shards.reduce(partial(private_sums.sum_products, schema=schema, scale=scale))
-    _say_changed(sums)
-    sigma = find_sigma(options.epsilon, options.delta)
-    moments, deviations, slack = private_sums.add_noise(sums.products, sigma, key)
+    sigma, most = find_sigma(options.epsilon, options.delta), options.partitions_at_most
+    parts: Sequence[Shards] = getattr(shards, "partitions", [shards]) if most > 1 else [shards]
+    _check_growth(len(parts), options, scale, earlier)
+    known = {} if earlier is None else earlier.list_sums()
+    summarise = partial(private_sums.sum_products, schema=shards.schema, scale=scale)
+    noisy, changed = list[FloatArray](), list[private_sums.PrivateSums]()
+    runs, (_, held) = find_runs(len(parts), most), plan_runs(most)
+    for run in runs:
+        if run in known:
+            noisy.append(known[run])
+            continue
+        sums = reduce(AddsUp.merge, [part.reduce(summarise) for part in parts[slice(*run)]])
+        drawn, each, slack = private_sums.add_noise(sums.products, sigma, key, held, f" {run}")
+        noisy, changed = [*noisy, drawn], [*changed, sums]
+    # The last run is always a new one: it ends with a partition that no earlier model has.
+    _say_changed(reduce(AddsUp.merge, changed))
+    moments, deviations = np.sum(noisy, axis=0), each * math.sqrt(len(runs))
     # From here on nothing is known but the noisy sums.
     factors = scale.factors
     moments, deviations = (each * np.outer(factors, factors) for each in (moments, deviations))
@@ -148,12 +182,40 @@ def fit_with_key(shards: Shards, options: MaskingPrivateOptions, key: bytes) -> 
         slack=float(slack),
         epsilon=options.epsilon,
         delta=options.delta,
-        seed=int.from_bytes(hashlib.sha256(np.ascontiguousarray(moments).tobytes()).digest()[:6]),
+        seed=int(_digest(moments)[:12], 16),
         n_records=options.n_surrogates,
         tile_rows=_plan_tile(options.n_surrogates, scale.n_columns),
         feature_names=(*schema.named_features, "bias"),
         response_names=name_targets(schema.desired),
+        sums=np.array(noisy),
+        n_partitions=len(parts),
+        partitions_at_most=most,
+        steps=(*(earlier.steps if earlier else ()), *[_digest(drawn)] * (most > 1)),
     )
+
+
+def _digest(noisy: FloatArray) -> str:
+    """SHA-256 of noisy sums, hexadecimal."""
+    return hashlib.sha256(np.ascontiguousarray(noisy).tobytes()).hexdigest()
+
+
+def _check_growth(
+    n: int, options: MaskingPrivateOptions, scale: private_sums.PublicScale, earlier: Earlier
+) -> None:
+    """Raise OptionError unless so many partitions can be summed up, after those of `earlier`."""
+    most, problem = options.partitions_at_most, ""
+    if n > most:
+        problem = f"There are {n:,} partitions, and [method] partitions_at_most is {most:,}."
+    elif earlier is not None:
+        promised = (earlier.epsilon, earlier.delta, earlier.partitions_at_most)
+        same = all(np.array_equal(one, getattr(earlier, name)) for name, one in vars(scale).items())
+        if not same or promised != (options.epsilon, options.delta, most):
+            problem = "The earlier model has other bounds, epsilon, delta or partitions_at_most."
+        elif earlier.n_partitions >= n:
+            problem = f"The earlier model has {earlier.n_partitions:,} of {n:,} partitions already."
+    if problem:
+        remedy = "Continue as was declared; or begin anew, by which all records are charged again."
+        raise OptionError(problem, remedy=remedy, code="growth")
 
 
 def _refuse_few(options: MaskingPrivateOptions, deviation: float) -> InputError:
@@ -259,6 +321,7 @@ def check_private(options: MaskingPrivateOptions, schema: ShardSchema) -> None:
         raise InputError(problem, remedy="Mask parts of the collection, each a release of its own.")
     # Known before any record is read: the fit would most likely find no number but noise.
     sigma = find_sigma(options.epsilon, options.delta)
+    sigma *= math.sqrt(plan_runs(options.partitions_at_most)[1])
     deviation = math.sqrt(2) * sigma * (scale.factors[schema.n_features] / private_sums.GRID) ** 2
     if 0 < n <= 5 * deviation:
         raise _refuse_few(options, deviation)

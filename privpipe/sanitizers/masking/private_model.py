@@ -1,7 +1,7 @@
 """The fitted private masking: public scales, noisy moments, and surrogates that carry them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,6 +11,7 @@ from privpipe.errors import GuaranteeError, OptionError
 from privpipe.numerics.masking.private_moments import RepairedMoments, draw_rows
 from privpipe.numerics.noise import estimates, gaussian
 from privpipe.numerics.noise.estimates import Estimate, Quantity
+from privpipe.numerics.noise.running_sums import find_runs
 from privpipe.protocols import BoolArray, FloatArray, Guarantee, IntArray, Shard, ShardSchema
 from privpipe.sanitizers.grounds import say_promise
 from privpipe.sanitizers.masking import masked_records, record_survey
@@ -44,6 +45,13 @@ class PrivateMaskingModel(masked_records.SurrogateModel, PublicScale):
         Surrogates to make, and at once.
     feature_names, response_names
         Columns of the release; the bias feature, one in every surrogate, is the last.
+    sums : (n_runs, n_columns, n_columns)
+        Noisy sums of whole steps, of each run of partitions (`find_runs`); their sum, scaled, is
+        `moments`.
+    n_partitions, partitions_at_most
+        Summed up, and those that are promised together.
+    steps
+        Digest of the newest sums of each release of a collection that grows.
 
     Raises
     ------
@@ -69,6 +77,10 @@ class PrivateMaskingModel(masked_records.SurrogateModel, PublicScale):
     tile_rows: int
     feature_names: tuple[str, ...]
     response_names: tuple[str, ...]
+    sums: FloatArray = field(default_factory=lambda: np.empty((0, 0, 0)))
+    n_partitions: int = 1
+    partitions_at_most: int = 1
+    steps: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         # A stored model is opened by this, too: sigma must be enough for what it says.
@@ -110,8 +122,14 @@ class PrivateMaskingModel(masked_records.SurrogateModel, PublicScale):
                 ("noise at sensitivity 1", self.sigma),
                 ("threshold", self.threshold),
                 ("n_surrogates", float(self.n_records)),
+                ("partitions at most", float(self.partitions_at_most)),
             ),
         )
+
+    def list_sums(self) -> dict[tuple[int, int], FloatArray]:
+        """Noisy sums by run of partitions."""
+        runs = find_runs(self.n_partitions, self.partitions_at_most)
+        return dict(zip(runs, self.sums, strict=True))
 
     @property
     def n_canaries(self) -> int:
@@ -143,7 +161,7 @@ class PrivateMaskingModel(masked_records.SurrogateModel, PublicScale):
         origins = np.concatenate([self.origin, self.response_origin]).tolist()
         units = np.concatenate([self.unit, self.response_unit]).tolist()
         if of not in ("means", "regression"):
-            problem = f"Moments of all records were released: {of} need fourth moments, or groups."
+            problem = f"Moments of all records were released: {of} needs more of them, or groups."
             remedy = "Estimate means or a regression; the model's moments hold sums of products."
             raise OptionError(problem, remedy=remedy, code="estimate")
         if of == "means":

@@ -157,20 +157,24 @@ def sum_products(shard: Shard, *, schema: ShardSchema, scale: PublicScale) -> Pr
     return PrivateSums(total, len(shard.features), n_left_out, n_clipped)
 
 
-def add_noise(total: IntArray, sigma: float, key: bytes) -> tuple[FloatArray, FloatArray, Fraction]:
+def add_noise(
+    total: IntArray, sigma: float, key: bytes, n_runs: int = 1, run: str = ""
+) -> tuple[FloatArray, FloatArray, Fraction]:
     """Noisy `total`, the standard deviation of each, and what is left to add to epsilon.
+
+    A record may be in `n_runs` such totals. Of one key each `run` has draws of its own.
 
     The noise is that of sensitivity ``sqrt(2) radius^2`` in Frobenius norm, in which a product of
     two different columns counts twice and has half of the variance.
     """
     p, radius = len(total), round(1 / GRID)
     # Twice the squared sensitivity, and rounded up: less noise than that was never promised.
-    single = math.ceil(Fraction(sigma) ** 2 * radius**4)
+    single = math.ceil(Fraction(sigma) ** 2 * radius**4 * n_runs)
     rows, columns = np.triu_indices(p)
     variances = [2 * single if i == j else single for i, j in zip(rows, columns, strict=True)]
-    stream = KeyedStream(key, partition="moments", first_record=0, n_records=len(variances))
+    stream = KeyedStream(key, partition=f"moments{run}", first_record=0, n_records=len(variances))
     drawn = draw_discrete_gaussian(variances, stream)
-    slack = find_slack(single, len(variances))
+    slack = n_runs * find_slack(single, len(variances))
     assert slack < MARGIN / 4, "the deviation is billions of steps"
     noisy = np.zeros((p, p))
     # Whole numbers are added; only then may floating point round the sum.

@@ -187,7 +187,7 @@ def check_outliers(furthest: FloatArray, counts: FloatArray, names: Sequence[str
         raise InputError(
             f"In {name_few(names, too_much)} one record holds more than {allowed:.2g} of "
             "the variance: the release would show it.",
-            remedy=f"Set [method] clip (standard deviations; below {clip:g}), or leave these out.",
+            remedy=f"Set [method] threshold (deviations; below {clip:g}), or leave these out.",
             code="outlier",
         )
 
@@ -235,7 +235,7 @@ def check_persons(
     allowed = bound_share(n_surrogates)
     fewer = " or a smaller n_surrogates," if allowed < LARGEST_SHARE else ""
     if found.single > allowed:
-        lower = "Set [method] clip" if clip is None else f"Set [method] clip below {clip:g}"
+        lower = "Set [method] threshold" + ("" if clip is None else f" below {clip:g}")
         raise InputError(
             f"One record holds {found.single:.3f} of a direction of the features; {allowed:.2g} "
             f"is allowed with {n_surrogates} surrogates: the release would show it.",
@@ -274,7 +274,7 @@ def check_clip(share: float) -> None:
     """Raise InputError where clipping changes more than single records."""
     if share > 0.05:
         problem = f"clip changes {share:.1%} of all values: it would change the model."
-        raise InputError(problem, remedy="Set a larger clip.", code="clip")
+        raise InputError(problem, remedy="Set a larger threshold.", code="clip")
 
 
 def name_few(names: Sequence[str], chosen: BoolArray) -> str:

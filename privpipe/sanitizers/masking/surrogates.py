@@ -45,7 +45,7 @@ class MaskingOptions(MethodOptions):
     noise_level: float | None = Field(None, ge=0, allow_inf_nan=False)
     """Standard deviation of the noise of standardised features (of features as they are, for the
     literal solver). Default: read off their spectrum."""
-    clip: float | None = Field(None, gt=0, allow_inf_nan=False)
+    threshold: float | None = Field(None, gt=0, allow_inf_nan=False)
     """Clip features this many standard deviations from their mean. Default: no; outlying records
     are refused."""
     solver: completion.Solver = "scaled"
@@ -127,7 +127,7 @@ def fit_masking(shards: Shards, options: MaskingOptions) -> MaskingModel:
     loadings, noise = None, options.noise_level
     if complete and survey.n_incomplete:
         loadings = record_survey.complete_records(
-            shards, survey, centre, scale, noise_level=noise, clip=options.clip or 0.0
+            shards, survey, centre, scale, noise_level=noise, clip=options.threshold or 0.0
         )
         gram, n_records, noise = loadings.gram, survey.n_records, 0.0  # they have no noise left
     else:
@@ -149,7 +149,7 @@ def fit_masking(shards: Shards, options: MaskingOptions) -> MaskingModel:
         key=int.from_bytes(hashlib.sha256(np.ascontiguousarray(gram).tobytes()).digest()[:8]),
     )
     persons, named = shards.reduce(measure), bool(schema.groups)
-    refusals.check_persons(persons, options.n_surrogates, clip=options.clip, is_named=named)
+    refusals.check_persons(persons, options.n_surrogates, clip=options.threshold, is_named=named)
     return made
 
 
@@ -186,7 +186,7 @@ def _make_model(
         loadings=np.zeros((1, 1)) if loadings is None else loadings.loadings,
         blur=blur,
         ridge=0.0 if loadings is None else loadings.ridge,
-        clip=options.clip or 0.0,
+        clip=options.threshold or 0.0,
         bound=bound,
         step=step,
         n_records=options.n_surrogates,
@@ -206,7 +206,7 @@ def check_masking(options: MaskingOptions, schema: ShardSchema) -> None:
     """Raise for options that no records of a schema can be masked with."""
     refusals.check_regression(schema)
     refusals.check_counts(options.n_surrogates, schema.n_features + 1)
-    scaled = {"clip": options.clip is not None, "missing": options.missing == "complete"}
+    scaled = {"threshold": options.threshold is not None, "missing": options.missing == "complete"}
     if options.solver == "literal" and any(scaled.values()):
         name = next(name for name, given in scaled.items() if given)
         problem = f'{name} works on standardised features, which solver = "literal" does not make.'
@@ -254,13 +254,14 @@ def _clip(
     stays.
     """
     centre, scale, t = survey.centre, survey.scale, survey.n_responses
-    if not options.clip or not (survey.furthest[t:] > options.clip).any():
+    if not options.threshold or not (survey.furthest[t:] > options.threshold).any():
         return survey, centre, scale
     schema, complete = shards.schema, options.missing == "complete"
     for attempt in range(MOST_CLIPPINGS):
         if attempt:
             centre, scale = survey.centre, survey.scale
-        low, high = centre[t:] - options.clip * scale[t:], centre[t:] + options.clip * scale[t:]
+        most = options.threshold * scale[t:]
+        low, high = centre[t:] - most, centre[t:] + most
         ask = partial(record_survey.survey_records, schema=schema, complete=complete)
         survey = shards.reduce(partial(ask, low=low, high=high))
         if np.allclose(survey.scale[t:], scale[t:], rtol=0.02):

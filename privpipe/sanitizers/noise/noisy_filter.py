@@ -17,6 +17,7 @@ from privpipe.fitted_names import giving_back
 from privpipe.numerics.noise import bounding, estimates
 from privpipe.numerics.noise.estimates import Estimate, Quantity, choose_response
 from privpipe.numerics.noise.group_estimates import estimate_differences, estimate_shares
+from privpipe.numerics.noise.logistic_estimates import estimate_logistic
 from privpipe.numerics.noise.mechanism import Law, Mechanism, Order
 from privpipe.numerics.noise.privunit import MOST_EPSILON, PrivUnitNoise, find_least_error
 from privpipe.numerics.random.record_hash import digest_records
@@ -350,7 +351,7 @@ class NoisyFilter:
                 remedy='Release with [method] order = "filter_then_noise".',
                 code="estimate",
             )
-        if self.law == "privunit" and of in ("covariances", "correlations", "regression"):
+        if self.law == "privunit" and of not in ("means", "differences", "shares"):
             raise OptionError(
                 "Noise of privunit is not added: how it varies depends on the record, so that "
                 f"{of} of the release are not those of records.",
@@ -365,10 +366,15 @@ class NoisyFilter:
             problem = f"{column!r} is a feature with noise: of no record is its group known."
             remedy = "Give --by an included categorical variable; it has no noise."
             raise OptionError(problem, remedy=remedy, code="estimate")
-        dtype, what = (np.integer, "column of groups") if by_groups else (np.floating, "response")
+        kind = np.floating if of == "regression" else np.integer
+        what = "column of groups" if by_groups else "response"
         single = ((str(name), one) for name, one in opened.data_vars.items() if one.ndim == 1)
-        included = [name for name, one in single if np.issubdtype(one.dtype, dtype)]
-        reads = by_groups or of == "regression"
+        fitting = {name: one for name, one in single if np.issubdtype(one.dtype, kind)}
+        if of == "logistic":
+            what = "response of two categories"
+            fitting = {k: one for k, one in fitting.items() if len(_list_groups(one)) == 2}
+        included = list(fitting)
+        reads = by_groups or of in ("regression", "logistic")
         chosen = [included[choose_response(column, included, what)]] if reads else []
         # Placing records on the grid shrank them by a factor that is known.
         factor = (self.threshold if self.bound == "hard" else 1.0) / self.mechanism.factor
@@ -384,8 +390,11 @@ class NoisyFilter:
             return estimates.estimate_covariances(blocks, names, noise)
         if of == "correlations":
             return estimates.estimate_correlations(blocks, names, noise)
-        if by_groups:
-            groups = [str(one) for one in opened[chosen[0]].attrs.get("categories", ())]
+        if of != "regression":
+            groups = _list_groups(opened[chosen[0]])
+            if of == "logistic":
+                columns, joint = [*names, *chosen], self.law == "knorm"
+                return estimate_logistic(blocks, columns, noise[:-1], joint=joint)
             if of == "differences":
                 return estimate_differences(blocks, names, groups)
             bins = np.arange(len(groups) + 1) - 0.5
@@ -439,6 +448,10 @@ def apply_in_order(fitted: RecordMap, x: FloatArray) -> FloatArray:
     return out
 
 
+def _list_groups(variable: Any) -> list[str]:
+    return [str(one) for one in variable.attrs.get("categories", ())]
+
+
 BLOCK_RECORDS = 2**16
 """Records of a release that are read at once for an estimate."""
 
@@ -450,7 +463,10 @@ def _read_blocks(
     for start in range(0, opened["features"].shape[0], BLOCK_RECORDS):
         part = slice(start, start + BLOCK_RECORDS)
         features = np.asarray(opened["features"][part].values, np.float64) * factor + offset
-        rows = np.column_stack([features, *(opened[name][part].values for name in chosen)])
+        columns = [opened[name][part].values for name in chosen]
+        # Of a category below 0 nothing is known.
+        known = [np.where((c < 0) & (c.dtype.kind == "i"), np.nan, c) for c in columns]
+        rows = np.column_stack([features, *known])
         whole = rows[np.isfinite(rows).all(axis=1)]
         if len(whole):
             yield whole

@@ -85,6 +85,8 @@ class Collection(ShardsInTurn):
         Its basis, when it is factored.
     matching
         How its columns and codes are read as those of another table, by name; see `matched`.
+    only
+        First record that shards keep, and the one behind the last; None for all.
     """
 
     url: str
@@ -106,6 +108,7 @@ class Collection(ShardsInTurn):
     released_run: str = ""
     released_basis: Basis | None = None
     matching: Matching | None = None
+    only: tuple[int, int] | None = None
 
     @property
     def n_records(self) -> int:
@@ -135,6 +138,13 @@ class Collection(ShardsInTurn):
     @property
     def plan(self) -> schemas.ChunkPlan:
         return schemas.ChunkPlan(self.n_records, self.schema_of_records.chunk_rows)
+
+    def tasks(self) -> list[range]:
+        """Chunks of each task, of those that hold `only` records."""
+        first, behind = self.only or (0, self.n_records)
+        least, most = first // self.plan.chunk_rows, -(-behind // self.plan.chunk_rows)
+        cut = (range(max(t.start, least), min(t.stop, most)) for t in self.plan.tasks())
+        return [task for task in cut if task]
 
     def keeping(self, split: Split | None, part: Part) -> "Collection":
         """The same collection with only the records of one part of a split."""
@@ -269,9 +279,11 @@ class Collection(ShardsInTurn):
         return sealed_arrays.read_columns(self.sealed, names, start, stop)
 
     def _keep(self, start: int, stop: int) -> BoolArray:
+        first, behind = self.only or (start, stop)
+        within = (np.arange(start, stop) >= first) & (np.arange(start, stop) < behind)
         if self.split is None or self.part == "all":
-            return np.ones(stop - start, bool)
-        return self.split.keep(self.part, self._identities(start, stop))
+            return within
+        return within & self.split.keep(self.part, self._identities(start, stop))
 
     def _identities(self, start: int, stop: int) -> IntArray:
         """What decides the side of each record: its number, or the value of its group."""

@@ -8,6 +8,7 @@ counted from its reservation on, before the first chunk is written, until it is 
 that wrote nothing.
 """
 
+import hashlib
 import json
 import math
 import os
@@ -240,6 +241,27 @@ def add_up_losses(losses: Iterable[float]) -> float:
     # fsum rounds the exact sum once, so the next float up is above it if the sum itself is not.
     loss = math.fsum(found)
     return loss if Fraction(loss) >= sum(map(Fraction, found)) else math.nextafter(loss, math.inf)
+
+
+def find_line(url: str, steps: Sequence[str]) -> str:
+    """Name of a growth of noisy sums, whose releases lose their epsilon once for all of them.
+
+    One that leaves the line, by continuing what another model has continued, has a name of its own.
+
+    Parameters
+    ----------
+    url
+        Of the account, which remembers who came first.
+    steps
+        Digests of the new sums of each release, from the first.
+    """
+    line = steps[0]
+    for number, step in enumerate(steps):
+        name, mine = f".growth/{line}-{number}.json", json.dumps(step).encode()
+        chain.create_entry(url, name, mine)
+        if chain.read_named(url, [name])[name] != mine:
+            line = hashlib.sha256(f"{line} {step}".encode()).hexdigest()
+    return line
 
 
 def join_losses(losses: Sequence[Loss], meet: Callable[[str, str], bool]) -> TotalLoss:

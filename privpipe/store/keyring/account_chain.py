@@ -36,7 +36,7 @@ Kind = Literal[
 FOLDER = ".chain"
 OBJECT = re.compile(r"(?P<folder>[^/]+)/(?P<name>[^./][^/]*)\.json")
 """Names of the objects of an account; a file that a killed writer left begins with a dot."""
-ENTRY = re.compile(r"(\.releases|\.attempts)/[^./][^/]*\.json|[^./][^/]*/\d{8}\.json")
+ENTRY = re.compile(r"(\.releases|\.attempts|\.growth)/[^./][^/]*\.json|[^./][^/]*/\d{8}\.json")
 """Names of the objects that links hold."""
 # Each try that fails is one rival who succeeded, so none waits for ever on a store that works.
 MOST_TRIES = 1_000

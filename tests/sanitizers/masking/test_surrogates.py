@@ -163,9 +163,9 @@ def test_fit__refuses_an_outlying_record_and_clips_it_on_demand() -> None:
 
     with pytest.raises(InputError, match="one record holds more than") as caught:
         fit(spoil(enlarge))
-    assert "clip" in caught.value.remedy
+    assert "threshold" in caught.value.remedy
     assert "1000" not in str(caught.value)
-    model = fit(spoil(enlarge), clip=4.0)
+    model = fit(spoil(enlarge), threshold=4.0)
     assert 0 < model.share_clipped < 0.01
     assert dict(model.guarantee.parameters)["share_clipped"] == model.share_clipped
     assert np.isfinite(draw(model, spoil(enlarge)).features).all()
@@ -327,8 +327,8 @@ def test_fit__refuses_bad_records_without_a_value(change, message: str) -> None:
 def test_fit__needs_something_to_keep_and_options_that_fit_together() -> None:
     with pytest.raises(InputError, match="no desired variable"):
         fit(Records(make_table()[0]))
-    with pytest.raises(OptionError, match="clip works on standardised"):
-        fit(solver="literal", clip=3.0)
+    with pytest.raises(OptionError, match="threshold works on standardised"):
+        fit(solver="literal", threshold=3.0)
     with pytest.raises(OptionError, match="weights"):
         fit(make_records(weights=np.ones(N)))
 
