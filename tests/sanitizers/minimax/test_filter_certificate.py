@@ -66,7 +66,7 @@ def test_certificate__takes_more_landmarks_where_they_surely_show_more() -> None
     nothing = Records(x, desired=x[:, 0] > 0, confidential=random.random(2000) < 0.5)
     filtered = LinearFilter("rand", np.eye(2), np.zeros(2))
     many, few = (certify_filter(filtered, one) for one in (chequered, nothing))
-    assert (many.n_landmarks, few.n_landmarks) == (200, 50)
+    assert (many.n_landmarks, few.n_landmarks) == (100, 50)
     assert many.correlation_limit > 0.6
     assert few.correlation_limit < 0.2
 
@@ -152,7 +152,7 @@ def test_certificate__misses_as_seldom_as_it_says_though_all_records_place_its_l
             rows = np.column_stack([given, lift.map(x)[0], right])
             of = PartialCovariance.of(rows.T @ rows, len(x), 2, lift.n_features)
             truths.append(remove_noise(of.correlate()[0][0], lift.n_features / len(x), 0.0))
-        assert len(truths) == filter_certificate.DRAWS
+        assert len(truths) in [filter_certificate.DRAWS // k for k in filter_certificate.TIMES]
         assert shown.n_records == n
         found.append((float(np.mean(truths)), shown.correlation, shown.correlation_limit))
     truth, without_quantile, limit = np.array(found).T
