@@ -176,7 +176,12 @@ def _measure(
     except PrivpipeError as error:
         return about | {"error": error.message, "code": error.code}, shared
     found: dict[str, Any] = json.loads(report.to_json())
-    findings = {"adversaries": found, "utility": utility, "desired": _as_views(utility)}
+    views = {  # target predictions as the gate reads them of an audit
+        name: {view: {one["score"]: one[view]["estimate"]} for view in ("raw", "released")}
+        for name, one in utility.items()
+        if "score" in one
+    }
+    findings = {"adversaries": found, "utility": utility, "desired": views}
     complaints = gate.judge_findings(findings, run.options.gate)
     return about | {
         "guarantee": asdict(trained.guarantee),
@@ -232,15 +237,6 @@ def _measure_utility(executor: Executor, sources: AuditSources, run: Run) -> dic
     if isinstance(found, PrivpipeError):
         raise found
     return {one["target"]: one for one in found}
-
-
-def _as_views(utility: Mapping[str, Any]) -> dict[str, Any]:
-    """Target predictions as the gate reads them of an audit."""
-    return {
-        name: {view: {one["score"]: one[view]["estimate"]} for view in ("raw", "released")}
-        for name, one in utility.items()
-        if "score" in one
-    }
 
 
 def _find_gain(report: AttackReport) -> dict[str, float] | None:

@@ -6,7 +6,7 @@ futures, never Prefect tasks. Parameters are paths, results are receipts, except
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
 from typing import Any
@@ -106,9 +106,7 @@ def release_collection(
     try:
         with (
             tracing.open_span("run", release=name),
-            tracing.reporting_lineage(options, name, watch.say)
-            if tracing.is_lineage_read()
-            else nullcontext(),
+            tracing.reporting_lineage(options, name, watch.say),
             watch.beating(options.release.path, options.privacy.most_epsilon),
         ):
             outcome = _begin(options, watch, until, times, checked)

@@ -94,11 +94,7 @@ def report_gate(run_id: str, gate: Mapping[str, Any]) -> None:
 
 
 SOON: Any = {settings.PREFECT_API_REQUEST_TIMEOUT: 5, settings.PREFECT_CLIENT_MAX_RETRIES: 0}
-
-
-def briefly() -> Any:
-    """Settings of Prefect for a beat: a server that hangs must not make a run silent to others."""
-    return settings.temporary_settings(SOON)
+"""For a beat: a server that hangs must not make a run silent to others."""
 
 
 def open_bar(release_url: str) -> Callable[[Progress], object]:
@@ -113,7 +109,8 @@ def open_bar(release_url: str) -> Callable[[Progress], object]:
 
     def move(now: Progress) -> None:
         moved = ArtifactUpdate(data=now.percent, description=f"{name}: {now.state}, {now.stage}")
-        with suppress(Exception), briefly(), get_client(sync_client=True) as client:
+        brief = settings.temporary_settings(SOON)
+        with suppress(Exception), brief, get_client(sync_client=True) as client:
             client.update_artifact(bar, moved)  # Prefect's own function leaves its client open
 
     return move

@@ -4,8 +4,8 @@ A page holds numbers about records and names of variables, no value of a record;
 is loaded from elsewhere.
 """
 
-import base64
 import re
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -177,11 +177,6 @@ def _write_table(section: PageSection) -> str:
     return str(cells.to_markdown(index=False, disable_numparse=True))
 
 
-def _embed(svg: str) -> str:
-    # An image of its own: identifiers inside one SVG cannot meet those of another.
-    return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
-
-
 # Names of variables are data: all that is filled in is escaped, and a field that is missing must
 # fail, not vanish. Templates are compiled once: that takes longer than to render them.
 TEMPLATES = Environment(
@@ -190,5 +185,6 @@ TEMPLATES = Environment(
     undefined=StrictUndefined,
     trim_blocks=True,
 )
-TEMPLATES.filters["embed"] = _embed
+# An image of its own: identifiers inside one SVG cannot meet those of another.
+TEMPLATES.filters["embed"] = lambda s: f"data:image/svg+xml;base64,{b64encode(s.encode()).decode()}"
 TEMPLATES.filters["slug"] = lambda name: "term-" + re.sub(r"\W+", "-", str(name).lower())

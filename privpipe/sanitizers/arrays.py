@@ -94,6 +94,9 @@ def check_shards(shards: Any, *, products: bool = False) -> None:
 Change: TypeAlias = Callable[[Shard], Shard]
 """What a fit sees of a shard."""
 
+Solve: TypeAlias = Callable[[Any, Any], Any]
+"""Of shards, and of a problem about them."""
+
 
 @dataclass(frozen=True, eq=False)
 class ChangedShards:
@@ -129,31 +132,20 @@ class ChangedShards:
         """See `Shards.oracle`."""
         return self.inner.oracle(_ask_changed, _function=function, _change=self.change, **resident)
 
-    def spread(self, solve: Callable[[Any, Any], Any], problems: Sequence[Any]) -> list[Any]:
+    def spread(self, solve: Solve, problems: Sequence[Any]) -> list[Any]:
         """See `spread`."""
-        return spread(
-            self.inner, partial(_solve_changed, solve, self.change, self.schema), problems
-        )
+        changed = partial(_solve_changed, solve, self.change, self.schema)
+        return spread(self.inner, changed, problems)
 
 
-def spread(
-    shards: protocols.Shards, solve: Callable[[Any, Any], Any], problems: Sequence[Any]
-) -> list[Any]:
+def spread(shards: Any, solve: Solve, problems: Sequence[Any]) -> list[Any]:
     """``solve(shards, problem)`` of each, in order, on a cluster perhaps each as a task."""
     elsewhere = getattr(shards, "spread", None)
-    if elsewhere is not None:
-        return list(elsewhere(solve, problems))
-    return [solve(shards, one) for one in problems]
+    return elsewhere(solve, problems) if elsewhere else [solve(shards, one) for one in problems]
 
 
-def _solve_changed(
-    solve: Callable[[Any, Any], Any],
-    change: Change,
-    schema: ShardSchema,
-    inner: protocols.Shards,
-    problem: Any,
-) -> Any:
-    return solve(ChangedShards(inner, change, schema), problem)
+def _solve_changed(solve: Solve, change: Change, schema: ShardSchema, inner: Any, one: Any) -> Any:
+    return solve(ChangedShards(inner, change, schema), one)
 
 
 def _summarise_changed(summarise: Callable[[Shard], S], change: Change, shard: Shard) -> S:

@@ -45,11 +45,6 @@ Say = Callable[[str], object]
 """Prints a line."""
 
 
-def is_lineage_read() -> bool:
-    """Whether somebody has set up OpenLineage's client, and so reads what is reported."""
-    return any(os.environ.get(name) for name in SET_UP_BY)
-
-
 @contextmanager
 def reporting_lineage(options: RunOptions, job: str, say: Say) -> Iterator[None]:
     """Events of OpenLineage: what a run reads and makes, that it began, and how it ended.
@@ -75,6 +70,8 @@ def reporting_lineage(options: RunOptions, job: str, say: Say) -> Iterator[None]
 
 def _sending(options: RunOptions, job: str, say: Say) -> Callable[[str], object]:
     """What sends an event; whoever does not listen is never a reason for a run to fail."""
+    if not any(map(os.environ.get, SET_UP_BY)):  # no client is set up
+        return str
     try:
         emit = _plan_events(options, job)
     except ModuleNotFoundError as error:

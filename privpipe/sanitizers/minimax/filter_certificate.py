@@ -136,16 +136,14 @@ def certify_filter(
             for rng in np.random.default_rng(seed).spawn(DRAWS // times)
             for lift in [_place_landmarks(rounds, times * fewest, rng)]
         ]
-        least, before = np.mean([one for one, _ in drawn]), shown.correlation if shown else 0.0
-        if shown and least <= NEARLY * before:
+        least, before = np.mean([one for one, _ in drawn]), shown or drawn[0][1]
+        if shown and least <= NEARLY * shown.correlation:
             break
-        part = float(np.clip((least - before) / SURELY, 0.0, 1.0)) if shown else 1.0
+        part = float(np.clip((least - shown.correlation) / SURELY, 0, 1)) if shown else 1.0
         names = [field.name for field in fields(Certificate)[:5]]
-        parts = [[getattr(one, name) for _, one in drawn] for name in names]
-        means: Any = dict(zip(names, map(float, np.mean(parts, axis=1)), strict=True))
-        if shown:
-            means = {k: part * v + (1 - part) * getattr(shown, k) for k, v in means.items()}
-        shown = replace(shown if shown and part < 0.5 else drawn[0][1], **means)
+        means = {k: float(np.mean([getattr(one, k) for _, one in drawn])) for k in names}
+        mixed: Any = {k: part * v + (1 - part) * getattr(before, k) for k, v in means.items()}
+        shown = replace(before if part < 0.5 else drawn[0][1], **mixed)
     assert shown is not None, "the fewest landmarks come first"
     return shown
 

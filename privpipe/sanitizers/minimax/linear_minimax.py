@@ -68,11 +68,6 @@ class MinimaxOptions(adversary_rounds.FilterTraining):
     workers have room for all records, with the same bits. Default: six for at most 50,000 numbers
     against logistic adversaries, unless start or an earlier filter is given; one otherwise."""
 
-    @property
-    def may_choose_starts(self) -> bool:
-        """Whether nothing that is set names one descent; drawn adversaries have a Phi each."""
-        return self.start == "auto" and self.solver == "quasi_newton" and not self.draws_features
-
     def check(self, schema: ShardSchema) -> None:
         """Raise OptionError or InputError if tasks, width or start do not suit the records."""
         super().check(schema)
@@ -186,8 +181,10 @@ def fit_minimax_filter(
         start[: family.n_weights] = _find_start(kind, seed, options, tasks, moments, width)
         return start
 
-    is_small = earlier is None and moments.count * len(moments.mean) <= SMALL
-    n_starts = options.starts or (SIX if is_small and options.may_choose_starts else 1)
+    # Of drawn adversaries each has a Phi of its own.
+    small = not options.draws_features and moments.count * len(moments.mean) <= SMALL
+    free = earlier is None and options.start == "auto" and options.solver == "quasi_newton"
+    n_starts = options.starts or (SIX if small and free else 1)
     listed = _list_starts(options, reduced, n_starts)
     first = begin(*listed[0]) if earlier is None else _resume(earlier, family, centre)
     starts = [first, *(begin(*one) for one in listed[1:])]
@@ -248,8 +245,7 @@ def _solved(ends: Sequence[Ended | ConvergenceError]) -> list[Ended]:
 
 def _judge(ended: Ended) -> float:
     """Phi of all records by heads of those fitted to: a fifth alone are too few to choose by."""
-    _, _, record = ended
-    last = dict(zip(record["history_columns"], record["history"][-1], strict=True))
+    last = dict(zip(ended[2]["history_columns"], ended[2]["history"][-1], strict=True))
     phi = float(last["phi"])
     return phi + HELD_OUT * (float(last.get("held_out_phi", phi)) - phi)
 

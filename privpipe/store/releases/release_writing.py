@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import PurePosixPath
-from typing import Any
 
 import google_crc32c
 import numpy as np
@@ -59,11 +58,6 @@ class ReleasePlan:
         """What is written before any chunk, by key."""
         basis = {} if self.basis is None else self.basis.documents()
         return {**layout.array_documents(self.arrays), **basis}
-
-    @property
-    def record_dtype(self) -> np.dtype[Any]:
-        """Dtype of the records that readers see."""
-        return np.dtype(self.arrays[0].dtype if self.basis is None else self.basis.dtype)
 
     @property
     def chunks(self) -> ChunkPlan:

@@ -262,7 +262,7 @@ def _count_released(raw: Shards, trained: Trained, plan: ReleasePlan) -> int:
 
 def _unit_roundoff(plan: ReleasePlan) -> float:
     """Of the released dtype; indicators of released codes are exact."""
-    dtype = plan.record_dtype
+    dtype = np.dtype((plan.arrays[0] if plan.basis is None else plan.basis).dtype)
     floating = dtype if np.issubdtype(dtype, np.floating) else np.dtype(np.float64)
     return float(np.finfo(floating).eps) / 2
 
