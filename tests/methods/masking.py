@@ -17,7 +17,11 @@ EXAMPLE = Example(
     promise=tells_what_it_releases,
     refused=(
         ("n_surrogates = 3", TWO, "at least as many"),
-        ('n_surrogates = 40\nsolver = "literal"\nclip = 3.0', TWO, "clip works on standardised"),
+        (
+            'n_surrogates = 40\nsolver = "literal"\nthreshold = 3.0',
+            TWO,
+            "threshold works on standardised",
+        ),
         ("n_surrogates = 40", TWO | {"layout": "factored"}, "no factored layout"),
     ),
     draws=True,

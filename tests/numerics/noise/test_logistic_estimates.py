@@ -64,10 +64,14 @@ def test_estimates__of_noisy_records_cover(law: str, n_draws: int, noise: Any) -
         def blocks(rows: np.ndarray = rows) -> list[np.ndarray]:
             return [rows[:2000], rows[2000:]]
 
-        found = estimate_logistic(blocks, ["a", "b", "y"], variances, joint=noise == "knorm")
+        try:
+            found = estimate_logistic(blocks, ["a", "b", "y"], variances, joint=noise == "knorm")
+        except InputError:  # too noisy a draw: it is refused, and no limits are shown
+            continue
         hits.append(cover(found, np.array([*SLOPES, LEVEL])))
         values.append([one.value for one in found])
-    check_share(np.array(hits), n_draws)
+    assert len(hits) >= 0.98 * n_draws
+    check_share(np.array(hits), len(hits))
     spread = np.std(values, axis=0) / np.sqrt(n_draws)
     bias = np.mean(values, axis=0) - [*SLOPES, LEVEL]
     # Of the second order; of noisy features as they are slopes are half of it.
