@@ -76,6 +76,7 @@ class Flow:
         )
         self.family: list[psutil.Process] = []
         self.workers: list[psutil.Process] = []
+        self.servers: list[psutil.Process] = []
 
     def stop_when(self, reached: Callable[[Path], bool]) -> subprocess.Popen[bytes]:
         """Start it and hold it (SIGSTOP) as soon as its workspace has reached a point."""
@@ -90,6 +91,7 @@ class Flow:
         process.send_signal(signal.SIGSTOP)
         self.family = psutil.Process(process.pid).children(recursive=True)
         self.workers = pick_workers(self.family)
+        self.servers += filter(_is_server, self.family)
         return process
 
     def finish(self) -> str:
@@ -158,8 +160,8 @@ def test_run__killed_busy_refused_and_resumed_and_killed_in_the_audit(
     assert len(flow.workers) == 2
     _, alive = psutil.wait_procs(flow.workers, timeout=30)
     assert not alive  # no worker outlives its flow
-    servers = [process for process in flow.family if _is_server(process)]
-    assert servers
+    assert len(flow.servers) == 1
+    assert not psutil.wait_procs(flow.servers, timeout=30)[1]  # nor its server
     first_family = flow.family
     process = flow.stop_when(lambda work: len(outcomes_of(work)) >= 3)
     flow.family += first_family
@@ -168,10 +170,10 @@ def test_run__killed_busy_refused_and_resumed_and_killed_in_the_audit(
     process.wait(timeout=30)
     assert not flow.release.exists()
     kept = [read_checkpoint(str(flow.work / "kept"), file.name) for file in outcomes_of(flow.work)]
-    servers += [process for process in flow.family if _is_server(process)]
     assert f"resume   run {run_id}" in flow.finish()
     assert_same(flow.release, undisturbed)
-    assert not psutil.wait_procs(servers, timeout=30)[1]  # ended by the next run
+    assert len(flow.servers) == 2
+    assert not psutil.wait_procs(flow.servers, timeout=30)[1]
     report = json.loads((flow.release.parent / "release.report" / "audit.json").read_text())
     rows = report["adversaries"]["table"]
     seconds = {(row["source"], row["adversary"], row["target"]): row["seconds"] for row in rows}
