@@ -58,7 +58,18 @@ def find_imports(tree: ast.AST) -> Iterator[str]:
             room = node.module or ""
             allowed = TABLES.get(room, set())
             if room not in SHARED:
-                yield from (f"{room}.{a.name}" for a in node.names if a.name not in allowed)
+                found = {a.name for a in node.names} - allowed
+                tables = {name for name in found if f"{room}.{name}" in TABLES}
+                yield from (f"{room}.{name}" for name in sorted(found - tables))
+                yield from (said for name in tables for said in _find_used(tree, room, name))
+
+
+def _find_used(tree: ast.AST, room: str, name: str) -> Iterator[str]:
+    """What is used of a module of tables that is imported whole, and is none of its tables."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            if node.value.id == name and node.attr not in TABLES[f"{room}.{name}"]:
+                yield f"{room}.{name}.{node.attr}"
 
 
 def find_names(tree: ast.AST) -> Iterator[str]:

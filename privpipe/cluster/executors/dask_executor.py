@@ -254,6 +254,8 @@ class DaskExecutor(local.Executor):
         Receives the events.
     """
 
+    here = False
+
     def __init__(self, client: Client, run: str = "", listener: Listener = local.ignore) -> None:
         super().__init__(listener)
         self.client = client

@@ -174,8 +174,9 @@ class Executor:
         Receives the events.
     """
 
-    part = ""
-    """Of the names of all work, where the run is of one partition: Dask's pages group by them."""
+    here, part = True, ""
+    """Whether all is done in this process; and of the names of all work, where the run is of one
+    partition: Dask's pages group by them."""
 
     def __init__(self, listener: Listener = ignore) -> None:
         self.listener = listener

@@ -132,7 +132,7 @@ class ShardedCollection:
         n_bytes = _measure_bytes(self.collection, range(plan.n_chunks))
         n_engaged = min(len(plan.tasks()), memory.n_threads) if n_bytes > LITTLE else 1
         fits = not memory.smallest or n_bytes * memory.threads <= find_room(memory.smallest)
-        if type(self.executor) is Executor or len(problems) < n_engaged or not fits:
+        if self.executor.here or len(problems) < n_engaged or not fits:
             return [solve(self, one) for one in problems]
         alone = replace(self, executor=Executor())
         # Packed: arrays that travel beside their pickle may lie at any address, and sums another
