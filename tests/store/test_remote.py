@@ -153,7 +153,7 @@ def test_run__another_release_published_meanwhile_is_not_replaced(
             assert create_bytes(place_of_root, b'{"other": 1}')
         return create_bytes(place_of_root, value)
 
-    monkeypatch.setattr("privpipe.store.access.location.create_bytes", lose)
+    monkeypatch.setattr("privpipe.store.arrays.destination.create_bytes", lose)
     with serial_flows(), pytest.raises(StoreError, match="nothing is ever overwritten") as caught:
         run_serially(make_options(f"{place}/records.zarr", url))
     assert caught.value.code == "exists"
