@@ -45,7 +45,7 @@ test-setup: $(READY)
 
 # The wheel, by pip alone, in every Python found, beside a user's own folder `flows`: minutes of pip.
 test-wheel: $(READY)
-	PRIVPIPE_TEST_SETUP=wheel $(BIN)/python -m pytest -q -n 0 tests/test_setup.py -k wheel
+	PRIVPIPE_TEST_SETUP=wheel PRIVPIPE_TEST_TRUST="$(TRUST)" $(BIN)/python -m pytest -q -n 0 tests/test_setup.py -k wheel
 
 # Storage faults with a second S3 server, from the package index in an environment of its own.
 S3_SERVER := $(VENV)-s3

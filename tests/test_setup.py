@@ -135,8 +135,9 @@ def test_wheel__works_by_pip_alone_beside_a_folder_flows(version: str, tmp_path:
     python, uv = find_python(version), REPOSITORY / ".venv/bin/uv"
     if python is None or not uv.exists():
         pytest.skip(f"no Python {version}, or no uv to build with, here")
-    build = [str(uv), "build", "--quiet", "--wheel", "--out-dir", str(tmp_path), str(REPOSITORY)]
-    subprocess.run(build, check=True)
+    trusts = os.environ.get("PRIVPIPE_TEST_TRUST", "").split()  # as the Makefile's own uv
+    options = ["--quiet", "--wheel", "--out-dir", str(tmp_path)]
+    subprocess.run([str(uv), *trusts, "build", *options, str(REPOSITORY)], check=True)
     [wheel] = tmp_path.glob("*.whl")
     subprocess.run([python, "-m", "venv", str(tmp_path / "venv")], check=True)
     run = tmp_path / "venv" / "bin"
