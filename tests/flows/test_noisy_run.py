@@ -188,7 +188,7 @@ def test_run__twice_is_one_charge_and_equal_bytes_and_another_key_charges_again(
 
 def test_check__a_limit_that_no_repeat_can_keep_is_refused_before_anything(bench: Bench) -> None:
     bench.release("one")
-    with pytest.raises(GuaranteeError, match=r"consumed epsilon 1; another 1.5 would be"):
+    with pytest.raises(GuaranteeError, match=r"spent epsilon 1 in 1 releases; another 1.5 would be"):
         check_stage(read_options(bench.configure("more", epsilon=1.5, privacy="limit = 2.0")))
 
 

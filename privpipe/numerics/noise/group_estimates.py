@@ -1,18 +1,28 @@
-"""Estimates by categories: differences of means between groups, and shares of values.
+"""Estimates of shares of records, of values by these (quantiles), and of differences of groups.
 
 Shares of what a mapping released are those of the raw values, by the mapping's inverse.
+
+Quantiles: the characteristic function of Laplace noise of scale b is ``1 / (1 + b^2 s^2)``. So
+``f(z) - b^2 f''(z)``, of a noisy number z, has the mean f(x) over the noise, for every smooth f and
+every x (Stefanski 1989, Comm. Statist. Theory Methods 18). A step has no such function. But a ramp
+that has fallen from 1 to 0 before t is nowhere above the step at t, and one that begins to fall at
+t nowhere below it. Means of both are limits of the share of records up to t, also of one that jumps
+there. DESIGN.md says how wide a ramp has to be, and why no other noise has such limits.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import combinations
 
 import numpy as np
+from scipy.special import ndtri
 
 from privpipe.errors import InputError
 from privpipe.numerics.noise import estimates
-from privpipe.numerics.noise.estimates import Blocks, Estimate
+from privpipe.numerics.noise.estimates import LEVEL, Blocks, Estimate
+from privpipe.numerics.noise.mechanism import Mechanism
 from privpipe.protocols import FloatArray
 
 LEAST = 10
@@ -24,6 +34,16 @@ _EXACT, _SINGULAR = 1e-7, 1e-12
 _LEAST_POSITIVE = float(np.finfo(np.float64).tiny)
 _SKEWED, _HEAVY = 0.5, 3.0
 """Largest distance to a normal law, where a record counts for more than so many."""
+
+
+SHARES = (0.25, 0.5, 0.75)
+"""Of which quantiles are estimated."""
+
+LEAST_QUANTILE = 100
+"""Records of which shares have a normal law; of a quarter of them, at least."""
+
+STEPS, FINEST = 64, 1 / 500
+"""Bins under a ramp; least width of one, of the largest number."""
 
 
 def estimate_differences(
@@ -175,3 +195,92 @@ def estimate_raw_shares(
     condition = float(singular[0] / singular[singular > _SINGULAR * singular[0]][-1])
     found = estimate_shares(counts, np.array(names)[sure].tolist(), weights[sure])
     return [replace(one, condition=condition) for one in found]
+
+
+def estimate_quantiles(
+    blocks: Blocks, names: Sequence[str], used: Mechanism, factor: float, origin: FloatArray
+) -> list[Estimate]:
+    """Quartiles of all columns.
+
+    Parameters
+    ----------
+    blocks
+        What the mechanism released, times the factor, plus the origin of each column.
+    names
+        Of the columns.
+    used
+        The mechanism; all its coordinates have Laplace noise.
+    factor, origin : (n_columns,)
+        By which bounded records were shrunk, and what was subtracted from them.
+
+    Returns
+    -------
+    quartiles
+        Each the middle between the ramps. Limits hold it in at least as many releases as their
+        level says; the error is that of a normal law with limits as far apart.
+
+    Raises
+    ------
+    InputError
+        If there are fewer than 100 records, or no quartile is within the records' range.
+
+    Warns
+    -----
+    LeftOutWarning
+        Of quartiles whose limits reach an end of the range, where bounds may bind; by name.
+    """
+    if (n := sum(map(len, blocks()))) < LEAST_QUANTILE:
+        raise estimates.report_few(n)
+    # All in steps of the grid, so that records and noise are whole numbers.
+    unit, radius, scale = factor * used.grid, used.lattice.inner, used.spread / used.grid / 2**0.5
+    # Half a ramp and twice the error of its mean, over a density of 1 / (2 radius), are least here.
+    width = (12 * radius * math.sqrt(6 * scale**3 / n)) ** 0.4
+    step = math.ceil(max(width, FINEST * radius) / STEPS)
+    half = step * (math.ceil(radius / step) + 1 + STEPS)
+    # Between whole numbers: all bins hold as many, and second differences are derivatives.
+    edges = np.arange(-half, half + 1, step) - 0.5
+    counts = np.zeros((len(names), len(edges)))
+    for block in blocks():
+        for each, column in zip(counts, ((block - origin) / unit).T, strict=True):
+            each += np.histogram(column, [-math.inf, *edges])[0]
+    at = (np.arange(STEPS) + 0.5) / STEPS
+    ramp = 1 - 3 * at**2 + 2 * at**3 + 6 * (scale / (STEPS * step)) ** 2 * (1 - 2 * at)
+    found, missing = list[Estimate](), list[str]()
+    for name, zero, each in zip(names, origin, counts, strict=True):
+        below, ends = np.cumsum(each)[:-STEPS], zero + unit * edges[STEPS:-STEPS]
+        first, second = ((below + np.correlate(each[1:], one)) / n for one in (ramp, ramp**2))
+        errors = np.sqrt(np.maximum(second - first**2, 0.0) / n)
+        for share in SHARES:
+            title, find = f"{name}, {share:g}", partial(_find_limits, share, ends, first, errors)
+            low, high = find(LEVEL)
+            if ends[0] < low and high < ends[-1]:
+                error = (high - low) / 2 / float(ndtri(0.5 + LEVEL / 2))
+                found.append(Estimate(title, sum(find(0.0)) / 2, error, find=find))
+            else:
+                missing.append(title)
+    estimates.check_determined(bool(found), LEVEL)
+    estimates.say_left_out(missing)
+    return found
+
+
+def _find_limits(
+    share: float, ends: FloatArray, means: FloatArray, errors: FloatArray, level: float
+) -> tuple[float, float]:
+    """Outermost of the ends between which neither ramp rejects the share.
+
+    Parameters
+    ----------
+    share
+        Of the records, up to the quantile.
+    ends : (n_ends,)
+        Ascending, evenly.
+    means, errors : (n_ends + STEPS,)
+        Of ramps, the first of which ends at the first of `ends`: mean, and its standard error.
+    level
+    """
+    off = ndtri(0.5 + level / 2) * errors
+    # Of what lies between two ends the ramp above begins at the later one, and the ramp below ends
+    # at the earlier one.
+    low = np.argmax((means + off)[STEPS + 1 :] >= share)
+    high = np.flatnonzero((means - off)[: -STEPS - 1] <= share)[-1]
+    return float(ends[low]), float(ends[high + 1])

@@ -113,6 +113,8 @@ def write_value(value: Any) -> str:
         return '""  # not set'
     if isinstance(value, list | tuple):
         return "[" + ", ".join(write_value(item) for item in value) + "]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{json.dumps(key)} = {write_value(value[key])}' for key in value)}}}"
     # What JSON writes of numbers, flags and texts is TOML, too.
     return json.dumps(value, ensure_ascii=False)
 

@@ -8,6 +8,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import fsspec
@@ -43,7 +44,6 @@ def check_limit(run: Run, epsilon: float) -> None:
     limit = run.options.privacy.most_epsilon
     method, delta = run.options.method, float(getattr(run.options.method, "delta", 0.0))
     charge = accounts.Charge("", "", epsilon, delta, "", method.concentrates())
-    more = accounts.TotalLoss.of([charge])
     most_delta = run.options.privacy.most_delta or max(accounts.MOST_DELTA, delta)
     account = run.open_account()
     check_remembered(run, check_chain(account.url))
@@ -54,17 +54,7 @@ def check_limit(run: Run, epsilon: float) -> None:
         # itself decides when the loss is reserved.
         if limit is None or any(entry.epsilon >= epsilon for entry in loss.entries):
             continue
-        # Records are known again in other partitions: what was lost there counts here.
-        joined = account.read_joined(part.digest)
-        lost = max(loss.epsilon, joined.epsilon)
-        composed = joined.add(more).compose(most_delta)
-        if min(accounts.add_up_losses([lost, epsilon]), composed) > limit:
-            raise GuaranteeError(
-                f"A partition has consumed epsilon {lost:g}; another {epsilon:g} would be above "
-                f"[privacy] limit = {limit:g}.",
-                remedy="Decide on another limit. `privpipe account` lists what was lost.",
-                code="account-exhausted",
-            )
+        account.check_limit(loss, replace(charge, partition=part.digest), limit, most_delta)
 
 
 def make_keys(run: Run, trained: Trained) -> PartitionKeys:

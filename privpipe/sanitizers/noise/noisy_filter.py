@@ -14,9 +14,8 @@ from privpipe.capabilities import AddsUp, BoundCounts, Layered, Projects
 from privpipe.described import record_map
 from privpipe.errors import OptionError
 from privpipe.fitted_names import giving_back
-from privpipe.numerics.noise import bounding, estimates
+from privpipe.numerics.noise import bounding, estimates, group_estimates
 from privpipe.numerics.noise.estimates import Estimate, Quantity, choose_response
-from privpipe.numerics.noise.group_estimates import estimate_differences, estimate_shares
 from privpipe.numerics.noise.logistic_estimates import estimate_logistic
 from privpipe.numerics.noise.mechanism import Law, Mechanism, Order
 from privpipe.numerics.noise.privunit import MOST_EPSILON, PrivUnitNoise, find_least_error
@@ -358,6 +357,10 @@ class NoisyFilter:
                 remedy='Estimate means or differences; or release with [method] noise = "knorm".',
                 code="estimate",
             )
+        if of == "quantiles" and self.law == "knorm" and self.n_bounded > 1:
+            problem = "Noise of knorm is Laplace's in one coordinate alone: of more none undoes it."
+            remedy = 'Release with [method] noise = "discrete", or one feature; or estimate means.'
+            raise OptionError(problem, remedy=remedy, code="estimate")
         opened = open_release()
         width = self.n_bounded
         names = [str(one) for one in opened.coords.get("feature", np.arange(width)).values]
@@ -386,6 +389,8 @@ class NoisyFilter:
         blocks = partial(_read_blocks, opened, chosen, factor, offset)
         if of == "means":
             return estimates.estimate_means(blocks, names)
+        if of == "quantiles":
+            return group_estimates.estimate_quantiles(blocks, names, self.mechanism, factor, offset)
         if of == "covariances":
             return estimates.estimate_covariances(blocks, names, noise)
         if of == "correlations":
@@ -396,10 +401,10 @@ class NoisyFilter:
                 columns, joint = [*names, *chosen], self.law == "knorm"
                 return estimate_logistic(blocks, columns, noise[:-1], joint=joint)
             if of == "differences":
-                return estimate_differences(blocks, names, groups)
+                return group_estimates.estimate_differences(blocks, names, groups)
             bins = np.arange(len(groups) + 1) - 0.5
             each = (np.histogram(block[:, -1], bins)[0] for block in blocks())
-            return estimate_shares(sum(each, np.zeros(len(groups))), groups)
+            return group_estimates.estimate_shares(sum(each, np.zeros(len(groups))), groups)
         return estimates.estimate_regression(blocks, [*names, *chosen], noise)
 
     def bound_features(self, x: FloatArray) -> tuple[FloatArray, BoundCounts]:

@@ -351,7 +351,7 @@ class Account:
         losses = [self.read(charge.partition) for charge in charges]
         # All of them before the first entry: most refusals then write nothing.
         for loss, charge in zip(losses, charges, strict=True):
-            self._check_limit(loss, charge, limit, at_delta)
+            self.check_limit(loss, charge, limit, at_delta)
         made: list[Charge] = []
         try:
             for charge in charges:
@@ -384,7 +384,7 @@ class Account:
         # What this run had reserved before is not given back where the rest is refused.
         held = loss.actions.get(mine[1:], "void") != "void"
         for _ in range(chain.MOST_TRIES):
-            self._check_limit(loss, charge, limit, most_delta)
+            self.check_limit(loss, charge, limit, most_delta)
             tried = len(loss.entries)
             if self._write("reserve", charge, run, tried):
                 return not held
@@ -395,7 +395,8 @@ class Account:
                 return not held
         raise chain.contended(self.url)
 
-    def _check_limit(self, loss: Loss, charge: Charge, limit: float | None, most: float) -> None:
+    def check_limit(self, loss: Loss, charge: Charge, limit: float | None, most: float) -> None:
+        """Raise GuaranteeError if a loss and a charge are above the limit, or the largest delta."""
         if charge.charge in loss.charged:
             return
         said = ""
