@@ -10,6 +10,7 @@ import importlib.util
 import math
 import os
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -26,8 +27,10 @@ from privpipe.sanitizers import METHODS
 from privpipe.sanitizers.masking.private_masking import MaskingPrivateOptions, fit_with_key
 from tests.bench.bench_masking import Row, spend
 from tests.bench.coverage import list_coverage
+from tests.bench.quantile_limits import list_quantile_limits
 from tests.numerics.noise.histories import KINDS, measure_histories
 from tests.sanitizers.masking.test_private_masking import fit_adassp
+from tests.store.keyring.person_histories import measure_persons
 
 EPSILONS = (0.1, 1.0, 10.0)
 
@@ -206,7 +209,14 @@ def run(small: bool) -> list[Row]:
             rows.append((name, floor, "nats shown", "promised", epsilon, floor / epsilon))
     for name, worst in zip(KINDS, measure_histories(20 if small else 400, seed=1), strict=False):
         rows.append((f"account, {name} draws", worst, "at most", "exact loss", 1.0, worst))
-    rows += [*list_coverage(small), *compare_diffprivlib(small)]
+    with TemporaryDirectory() as place:
+        least, ratios = measure_persons(5 if small else 10_000, 1, Path(place))
+    rows.append(("account of persons, least of all", least, "at least", "exact loss", 1.0, least))
+    for share in (0.5, 0.9):
+        over = float(np.quantile(ratios, share))
+        name = f"account of persons, {share:g} of histories"
+        rows.append((name, over, "at most", "exact loss", 1.0, over))
+    rows += [*list_quantile_limits(small), *list_coverage(small), *compare_diffprivlib(small)]
     rows += [measure_growth(n) for n in ((4, 8) if small else (30, 365))]
     n = 200 if small else 2_000
     stream = KeyedStream(bytes(32), partition="p", first_record=0, n_records=n)

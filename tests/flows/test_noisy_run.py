@@ -188,7 +188,9 @@ def test_run__twice_is_one_charge_and_equal_bytes_and_another_key_charges_again(
 
 def test_check__a_limit_that_no_repeat_can_keep_is_refused_before_anything(bench: Bench) -> None:
     bench.release("one")
-    with pytest.raises(GuaranteeError, match=r"spent epsilon 1 in 1 releases; another 1.5 would be"):
+    with pytest.raises(
+        GuaranteeError, match=r"spent epsilon 1 in 1 releases; another 1.5 would be"
+    ):
         check_stage(read_options(bench.configure("more", epsilon=1.5, privacy="limit = 2.0")))
 
 
@@ -200,6 +202,22 @@ def test_release__is_on_the_grid_and_says_what_it_promises(bench: Bench) -> None
     steps = release["features"].values / grid
     np.testing.assert_array_equal(steps, np.round(steps))
     assert 0 < bench.watch.now.clipped < N / 5
+
+
+def test_estimates__of_quartiles_hold_those_of_the_bounded_records(bench: Bench) -> None:
+    given = {"method": 'noise = "discrete"\nthreshold = 60.0\ncentre = false', "filter": ""}
+    bench.release("one", epsilon=80.0, **given)
+    url = f"{bench.folder}/one.zarr"
+    records = open_collection(f"{bench.places}/70.zarr").read(FEATURES, 0, N)
+    bounded = records * np.minimum(1, 60 / np.linalg.norm(records, axis=1))[:, None]
+    found = {one.name: one for one in estimate(url, "quantiles")}
+    for j, column in enumerate(bounded.T):
+        # Of the population: their own quartiles are off from it by what a sample is off.
+        low, high = found[f"{j}, 0.5"].find_limits(0.999)
+        assert low < np.median(column) < high
+        assert high - low < 60
+    with pytest.raises(OptionError, match="quantiles have no such column"):
+        estimate(url, "quantiles", by="late")
 
 
 def test_release__of_signs_says_what_it_promises_and_gives_means(bench: Bench) -> None:
@@ -241,7 +259,7 @@ def test_estimates__of_groups_read_an_included_category(bench: Bench) -> None:
     for of, column, said in (
         ("differences", {"by": "3"}, "'3' is a feature with noise"),
         ("logistic", {"response": "height"}, "response of two categories 'height' is none"),
-        ("quantiles", {}, "Quantiles are not estimated: a share below a value"),
+        ("quantiles", {}, "Noise of knorm is Laplace's in one coordinate alone"),
         ("modes", {}, "There is no estimate of 'modes'"),
         ("logistic", {"by": "late"}, "logistic have no such column"),
         ("shares", {"by": "height"}, "column of groups 'height' is none of the release"),

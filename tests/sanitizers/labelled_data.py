@@ -5,6 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from privpipe.protocols import FloatArray
+from privpipe.records.growing import GrowingRecords
+from privpipe.records.memory import Records
+
+
+def join_parts(parts: list[Records]) -> GrowingRecords:
+    """Partitions as they came, one after the other."""
+    grown = GrowingRecords(parts[0])
+    for part in parts[1:]:
+        grown.append(part)
+    return grown
 
 
 def draw_labelled(

@@ -12,7 +12,7 @@ from privpipe import GrowingRecords, MinimaxOptions, Records, fit_minimax_filter
 from privpipe.errors import InputError
 from privpipe.pipeline.runs.run_options import METHODS
 from privpipe.sanitizers.minimax.linear_filter import LinearFilter
-from tests.sanitizers.labelled_data import draw_labelled
+from tests.sanitizers.labelled_data import draw_labelled, join_parts
 from tests.sanitizers.minimax.small_adversaries import make_small
 
 CLOSED: dict[str, dict[str, Any]] = {
@@ -39,13 +39,6 @@ def draw_parts(sizes: tuple[int, ...]) -> tuple[list[Records], Records]:
     return [take(slice(a, b)) for a, b in pairwise(ends)], take(slice(None))
 
 
-def grow(parts: list[Records]) -> GrowingRecords:
-    grown = GrowingRecords(parts[0])
-    for part in parts[1:]:
-        grown.append(part)
-    return grown
-
-
 @pytest.mark.parametrize("name", CLOSED)
 def test_closed_form__is_as_from_scratch_and_of_one_pass_reads_the_new_partition_alone(
     name: str, monkeypatch: pytest.MonkeyPatch
@@ -53,7 +46,7 @@ def test_closed_form__is_as_from_scratch_and_of_one_pass_reads_the_new_partition
     parts, whole = draw_parts((600, 120, 300))
     method = METHODS[name]
     options = method.options(name=name, **CLOSED[name])
-    grown = grow(parts[:2])
+    grown = join_parts(parts[:2])
     method.fit(grown, options)
     grown.append(parts[2])
     read: list[Records] = []
@@ -84,7 +77,7 @@ def test_iterated__goes_on_to_the_phi_of_a_fit_from_scratch(
     options = MinimaxOptions(adversary=adversary, max_iterations=40, group_size=3)
     before = fit_minimax_filter(parts[0], options)
     short = MinimaxOptions(adversary=adversary, max_iterations=10, group_size=3)
-    ours = fit_minimax_filter(grow(parts), short, earlier=before)
+    ours = fit_minimax_filter(join_parts(parts), short, earlier=before)
     theirs = fit_minimax_filter(whole, options)
     phi, scratch = ours.history[-1, 1], theirs.history[-1, 1]
     assert phi <= scratch + 1e-3 * abs(scratch)
@@ -100,7 +93,7 @@ def test_earlier__of_other_features_is_refused() -> None:
     parts, _ = draw_parts((300, 60))
     other = LinearFilter("rand", np.zeros((4, 1)), np.zeros(1))
     with pytest.raises(InputError, match="weights of shape"):
-        fit_minimax_filter(grow(parts), earlier=other)
+        fit_minimax_filter(join_parts(parts), earlier=other)
 
 
 def test_partition__of_other_classes_is_refused() -> None:

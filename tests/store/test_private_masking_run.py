@@ -11,6 +11,7 @@ import pytest
 
 from privpipe.command.key_commands import account_command
 from privpipe.errors import GuaranteeError, OptionError
+from privpipe.pipeline.runs.configuration_file import read_options, write_options
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.stages import clean
 from privpipe.pipeline.stages.audit import audit_surrogates
@@ -197,3 +198,10 @@ def test_run__that_continues_a_model_twice_is_charged_twice(
 def test_limit__takes_one_number_or_two(folder: Path, limit: Any) -> None:
     with pytest.raises((OptionError, ValueError)):
         options(folder, "one", privacy={"limit": limit})
+
+
+def test_write_options__of_bounds_reads_as_they_are(folder: Path) -> None:
+    """A diagnosis wrote a table that no one could read: its keys were no strings."""
+    chosen = options(folder, "one", method={"bound": {"*": (-400.0, 4.5), "late": (0.0, 1.0)}})
+    (path := folder / "run.toml").write_text(write_options(chosen, "bounds"))
+    assert read_options(str(path)) == chosen

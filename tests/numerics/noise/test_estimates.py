@@ -374,3 +374,26 @@ def test_regression__of_features_that_are_copies_or_vary_less_than_the_noise_is_
     # By many errors, so that limits would have an end: of a variance below zero.
     with pytest.raises(InputError, match="hardly vary"):
         estimate_regression(lambda: [rows[:, 1:]], ["a", "y"], np.array([9.0, 0.0]))
+
+
+@pytest.mark.parametrize(("n", "least"), [(30, 0.91), (200, 0.935)])
+def test_covariances__of_skewed_records_cover(n: int, least: float) -> None:
+    """Squares of exponential numbers have a skewness of 6: Student's limits held .88 and .92."""
+    rng, hits, plain = np.random.default_rng(0), [], []
+    for _ in range(3_000):
+        rows = rng.exponential(size=(n, 1))
+        [one] = estimate_covariances(lambda rows=rows: [rows], ["a"], np.zeros(1))  # type: ignore[misc]
+        for found, held in ((one, hits), (replace(one, skew=0.0, excess=0.0), plain)):
+            low, high = found.find_limits(0.95)
+            held.append(low <= 1 <= high)
+        # A change of units changes no probability.
+        assert one.convert(-3.0).find_limits(0.9)[0] == pytest.approx(-3 * one.find_limits(0.9)[1])
+    assert least < np.mean(hits) < 0.965
+    assert np.mean(plain) < np.mean(hits) - 0.015
+
+
+def test_covariances__of_what_does_not_vary_have_no_tails() -> None:
+    """The square of the deviation of a fair coin is one number: what is left of it is rounding."""
+    rows = np.tile([[0.1], [0.7]], (500, 1))
+    [one] = estimate_covariances(lambda: [rows], ["a"], np.zeros(1))
+    assert one.find_limits(0.95) == pytest.approx((0.09, 0.09), rel=0.01)

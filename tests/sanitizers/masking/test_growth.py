@@ -20,6 +20,7 @@ from privpipe.records.memory import Records
 from privpipe.sanitizers.masking import private_sums
 from privpipe.sanitizers.masking.private_masking import fit_masking_private, fit_with_key
 from privpipe.sanitizers.masking.surrogates import MaskingOptions, fit_masking
+from tests.sanitizers.labelled_data import join_parts
 from tests.sanitizers.masking.test_private_masking import RADIUS, make, options
 
 
@@ -49,10 +50,7 @@ def test_growth__has_the_same_bytes_as_a_fit_at_once_and_as_any_shards() -> None
     sizes = [2000, 1000, 1000, 1000, 1000]
     parts = cut(x, y, sizes)
     models = grow(parts)
-    at_once = GrowingRecords(parts[0])
-    for part in parts[1:]:
-        at_once.append(part)
-    whole = fit_with_key(at_once, options(partitions_at_most=5), bytes(32))
+    whole = fit_with_key(join_parts(parts), options(partitions_at_most=5), bytes(32))
     assert np.array_equal(whole.moments, models[-1].moments)
     assert np.array_equal(grow(cut(x, y, sizes, 7))[-1].moments, models[-1].moments)
     # Noise that was released once is never drawn anew, whatever the key of a night.
@@ -206,8 +204,7 @@ def test_growth__refuses_what_was_not_declared() -> None:
     x, y = make(6000)
     parts = cut(x, y, [3000, 1500, 1500])
     first, second, _ = grow(parts)
-    grown = GrowingRecords(parts[0])
-    grown.append(parts[1])
+    grown = join_parts(parts[:2])
     with pytest.raises(OptionError, match="has 2 of 2 partitions already"):
         fit_masking_private(grown, options(partitions_at_most=3), earlier=second)
     for other in ({"epsilon": 2.0}, {"partitions_at_most": 4}, {"bound": {"*": (-2.0, 3.0)}}):
