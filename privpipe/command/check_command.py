@@ -49,12 +49,6 @@ def check_command(
     meaning, subjects = found.meaning, subject_limit.count_subjects(run)
     for name, sentence in _list_lines(run, found):
         say(f"{name:10s} {sentence}")
-        if name == "budget" and meaning is not None:
-            rows = [
-                {"utility_budget": f"{budget:.3g}", "share of the variance": f"{share:.1%}"}
-                for share, budget in meaning.suggestions
-            ]
-            say(tabulate(rows))
     if subjects is not None:
         say(f"subjects   {subjects.describe()}")
     cost = forecast_cost(run, round(cost_of)) if cost_of > 0 else None
@@ -159,8 +153,7 @@ def _list_joined(run: Run) -> Iterator[tuple[str, str]]:
 
 def _describe_budget(meaning: forecast.BudgetMeaning) -> dict[str, Any]:
     names = ("budget", "variance", "share", "n_records")
-    suggestions = [{"share": share, "budget": budget} for share, budget in meaning.suggestions]
-    return {name: getattr(meaning, name) for name in names} | {"suggestions": suggestions}
+    return {name: getattr(meaning, name) for name in names}
 
 
 def _by_subject(found: Forecast | None) -> dict[str, Any]:
