@@ -17,8 +17,8 @@ from privpipe.errors import PrivpipeError
 from privpipe.flows.pilot import forecast_cost
 from privpipe.pipeline.runs import configuration_file, earlier, spend, subject_limit, trusted_code
 from privpipe.pipeline.runs.run import Run
-from privpipe.pipeline.stages import diagnosis, forecast, increment_check, order_trial
-from privpipe.pipeline.stages.trial import REVEALED, draw_trial
+from privpipe.pipeline.stages import diagnosis, forecast, increment_check
+from privpipe.pipeline.stages.trial import REVEALED, draw_trial, try_orders
 from privpipe.records.schema import ChunkPlan, predict_chunk_memory
 from privpipe.report import audit_text
 from privpipe.report.console import say, tabulate
@@ -54,7 +54,7 @@ def check_command(
     cost = forecast_cost(run, round(cost_of)) if cost_of > 0 else None
     if cost is not None:
         say(f"cost       {cost.describe(price)}")
-    orders = order_trial.try_orders(run, score) if score > 0 else None
+    orders = try_orders(run, score) if score > 0 else None
     if orders is not None:
         say(f"order      {audit_text.say('orders', one=orders)}")
     case, picture = _say_forecast(run)
