@@ -232,8 +232,12 @@ class TrialRecords:
         quick = QUICK if self.schema.desired else (*QUICK, *ALONE)
         narrower = math.sqrt(min(1.0, len(evidence.truth) / self.n_audited))
         found: dict[tuple[str, str], Outlook] = {}
+        # Records of a person are pooled by the audit, too: all that are known, the last of the plan.
+        pooled = {
+            attack.target: attack for attack in plan if attack.source == attack_options.GROUPS
+        }
         for attack in plan:
-            if (attack.source, attack.adversary) not in quick:
+            if (attack.source, attack.adversary) not in quick and attack not in pooled.values():
                 continue
             for score in run_attack(evidence, attack, self.options).deciding(self.options):
                 one = self._expect(attack, score, narrower)
