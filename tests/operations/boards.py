@@ -138,7 +138,7 @@ def draw_lines(
     for one in series:
         dates = [datetime.fromtimestamp(float(time), UTC) for time in one.times]
         mark = "." if len(dates) < 3 else None
-        axes.plot(dates, one.values, lw=1.1, label=one.legend, marker=mark)
+        axes.plot(dates, one.values, lw=1.1, label=one.legend, marker=mark, clip_on=False)
     axes.set_xlim(*(datetime.fromtimestamp(time, UTC) for time in span))
     axes.xaxis.set_major_formatter(ConciseDateFormatter(axes.xaxis.get_major_locator()))
     axes.yaxis.set_major_formatter(lambda value, _: write_value(value, unit))

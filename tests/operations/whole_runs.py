@@ -195,4 +195,4 @@ def pause(cluster: WholeCluster) -> None:
         asked = {"flow_runs": {"state": {"type": {"any_": ["RUNNING", "PENDING", "CANCELLING"]}}}}
         return not cluster.ask("/flow_runs/filter", asked)
 
-    wait_for("the last scheduled run ends", is_free, 180)
+    wait_for("the last scheduled run ends", is_free, 600)
