@@ -76,14 +76,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WholeCluster]:
 def prepare(whole: WholeCluster) -> None:
     """Configurations and collections: a sound one, one with holes, one that will be damaged."""
     configure(whole, "run", **SOUND)
-    configure(whole, "noisy", place="noisy-{logical_time}", records="public", **NOISY)
+    configure(whole, "noisy", place="noisy-{logical_time}", **NOISY)
     holes = {"records": "holes", "withheld": "nonfinite = 'withhold'"}
     configure(whole, "holes", place="holes-{logical_time}", **holes)
     configure(whole, "damaged", place="damaged-{logical_time}", records="damaged", **SOUND)
     with np.load(whole.folder / "records.npz") as records:
         found = dict(records)
     np.savez(whole.folder / "damaged.npz", **found)
-    np.savez(whole.folder / "public.npz", **found)
+    np.savez(whole.folder / "public.npz", **found | {"x": found["x"][::-1] / 2})
     found["x"] = np.where(np.arange(len(found["x"]))[:, None] % 10 == 0, np.nan, found["x"])
     np.savez(whole.folder / "holes.npz", **found)
     for name in ("public", "holes", "damaged"):
@@ -114,6 +114,17 @@ def wait_done(whole: WholeCluster, run: str, at: datetime) -> None:
     check_same(whole, name_of(at))
 
 
+def rest(whole: WholeCluster) -> None:
+    """No run by the schedule any more, nor one of those that are late by now."""
+    schedule(whole, "* * * * *", active=False)
+    whole.command("deploy", "prefect.yaml")
+    late = {"flow_runs": {"state": {"type": {"any_": ["SCHEDULED"]}}}}
+    for run in whole.ask("/flow_runs/filter", late):
+        cancelled = {"state": {"type": "CANCELLED"}, "force": True}
+        whole.ask(f"/flow_runs/{run['id']}/set_state", cancelled)
+    pause(whole)
+
+
 def play_refusal(whole: WholeCluster) -> Iterator[None]:
     """The nightly configuration is edited, and the gate refuses what the schedule promised."""
     sound = (whole.folder / "run.toml").read_text()
@@ -121,7 +132,7 @@ def play_refusal(whole: WholeCluster) -> Iterator[None]:
     schedule(whole, "* * * * *", active=True)
     whole.command("deploy", "prefect.yaml")
     yield
-    pause(whole)
+    rest(whole)
     (whole.folder / "run.toml").write_text(sound)
     whole.command("gaps", "release", "--waive")
 
@@ -129,7 +140,7 @@ def play_refusal(whole: WholeCluster) -> Iterator[None]:
 def play_spending(whole: WholeCluster) -> Iterator[None]:
     """A private release takes most of the budget, and somebody opened the gate."""
     run = whole.begin("noisy.toml", next(TIMES).isoformat())
-    assert whole.wait_end(run, 300)[0] == "COMPLETED"
+    assert whole.wait_end(run, 600)[0] == "COMPLETED", whole.state(run)
     yield
 
 
@@ -142,7 +153,7 @@ def play_holes(whole: WholeCluster) -> Iterator[None]:
     with stopped([whole.processes[name].pid for name in WORKERS]):
         time.sleep(20)
     yield
-    assert whole.wait_end(run, 300)[0] == "COMPLETED"
+    assert whole.wait_end(run, 600)[0] == "COMPLETED", whole.state(run)
 
 
 def play_damage(whole: WholeCluster) -> Iterator[None]:
@@ -257,7 +268,7 @@ def soak(cluster: WholeCluster) -> tuple[float, float]:
     cluster.command("deploy", "prefect.yaml")
     made = 'privpipe_promised_releases{outcome="made"} >= 2'
     wait_for("two releases", lambda: cluster.query(made), 900)
-    pause(cluster)
+    rest(cluster)
     return begun, time.time()
 
 

@@ -173,7 +173,6 @@ def write_script() -> str:
             # Places, and the pages by certificate.
             fill(CERTS, {"/etc/privpipe/certs": "other-certs"}),
             fill(PKCS12, client) + " -passout pass:x",
-            of("privpipe check") + " run.toml",
             of("privpipe doctor run.toml"),
             *(f"export {text}" for text in here),
             "restart",
@@ -181,9 +180,7 @@ def write_script() -> str:
             "until $pages/privpipe > seen; do sleep 1; done",
             f"if {FORBIDDEN}; then echo without a certificate; exit 1; fi",
             # Stop and resume.
-            fill(
-                "prefect deployment schedule pause ...", {"...": "privpipe-release/release --all"}
-            ),
+            of("prefect deployment schedule pause --all"),
             f"{of(RESUME)}; there releases/20261122T020000Z.zarr",
             of("privpipe run run.toml --time 2026-11-22T02:00:00Z"),
             f"until {of('privpipe gaps release')}; do sleep 5; done",
@@ -194,6 +191,7 @@ def write_script() -> str:
             of("privpipe forget-key"),
             # What a gate refused, and an officer approves.
             MAKE_RECORDS + REFUSED + GROWING,
+            of("privpipe check") + " refused.toml",
             "code=0; privpipe run refused.toml || code=$?; [ $code = 6 ]",
             fill(
                 "privpipe approve RELEASE --name NAME --reason REASON",
