@@ -148,7 +148,8 @@ def play_holes(whole: WholeCluster) -> Iterator[None]:
     """One record in ten of the source holds nothing."""
     at = next(TIMES)
     run = whole.begin("holes.toml", at.isoformat())
-    wait_cleaning(whole, f"holes-{name_of(at)}")
+    withheld = f'privpipe_withheld_records{{release="holes-{name_of(at)}.zarr"}} > 12'
+    wait_for("records are withheld", lambda: whole.query(withheld), 300)
     # Held for seconds, so that it cleans for longer than the alert waits.
     with stopped([whole.processes[name].pid for name in WORKERS]):
         time.sleep(20)
