@@ -180,9 +180,8 @@ def name_of(at: datetime) -> str:
 
 def wait_cleaning(cluster: WholeCluster, name: str) -> None:
     """Until the run has written some chunks, and by far not all."""
-    wait_for(
-        "chunks", lambda: len(read_keys(cluster, f"{name}.zarr/features/c/")) >= 5, seconds=300
-    )
+    place = f".{name}.zarr.privpipe/release/features/c/"
+    wait_for("chunks", lambda: len(read_keys(cluster, place)) >= 5, seconds=300)
     assert not is_published(cluster, name)
 
 
