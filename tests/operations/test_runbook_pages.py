@@ -129,7 +129,7 @@ REFUSED = CONFIG.format(
     release="releases/refused",
     incremental="",
     adversaries='["least_squares"]',
-    gate="enforce = true\nconfidential_advantage_max = 0.01\nexposed_max = 0.01",
+    gate="enforce = true\nconfidential_advantage_max = 0.15\nexposed_max = 0.05",
 )
 GROWING = CONFIG.format(
     name="incremental",
