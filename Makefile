@@ -56,18 +56,20 @@ test-s3: $(READY) $(S3_SERVER)/bin/ministack
 
 # A whole installation in processes, each killed once and each away for minutes, with that server.
 test-whole: $(READY) $(S3_SERVER)/bin/ministack
+	-$(MAKE) prometheus
 	PRIVPIPE_TEST_S3='$(S3_COMMAND)' PRIVPIPE_TEST_WHOLE=1 \
 	  $(BIN)/python -m pytest -q -n 0 tests/operations/test_whole.py tests/operations/test_outages.py
 
-# Prometheus and promtool, of Debian's package, unpacked and not installed: what tests of alerts run
-# on. Without it, as on another system, they are skipped.
+# Prometheus with promtool, and its exporter, of Debian's packages, unpacked and not installed: what
+# tests of alerts run on. Without them, as on another system, these are skipped.
 PROMETHEUS := $(VENV)-prometheus
-prometheus: $(PROMETHEUS)/usr/bin/promtool
+WATCHING := prometheus prometheus-node-exporter
+prometheus: $(PROMETHEUS)/usr/bin/prometheus-node-exporter
 
-$(PROMETHEUS)/usr/bin/promtool:
+$(PROMETHEUS)/usr/bin/prometheus-node-exporter:
 	mkdir -p "$(PROMETHEUS)"
-	cd "$(PROMETHEUS)" && (apt-get download prometheus || (apt-get update && apt-get download prometheus))
-	dpkg-deb -x "$(PROMETHEUS)"/prometheus_*.deb "$(PROMETHEUS)"
+	cd "$(PROMETHEUS)" && (apt-get download $(WATCHING) || (apt-get update && apt-get download $(WATCHING)))
+	for package in "$(PROMETHEUS)"/*.deb; do dpkg-deb -x "$$package" "$(PROMETHEUS)"; done
 
 $(S3_SERVER)/bin/ministack:
 	"$(PYTHON)" -m venv --clear "$(S3_SERVER)"

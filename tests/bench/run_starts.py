@@ -92,10 +92,8 @@ def _time(whole: WholeCluster, name: str, *, warm: bool) -> tuple[float, float]:
     (whole.folder / f"{name}.toml").write_text(text)
     environment = dict(whole.environment)
     if not warm:
-        for variable in ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING", "DASK_CONFIG"):
-            del environment[variable]
         for variable in list(environment):
-            if variable.startswith("PREFECT_SERVER"):
+            if variable.startswith(("PREFECT_API", "PREFECT_SERVER", "DASK_CONFIG")):
                 del environment[variable]
         environment["PREFECT_HOME"] = str(whole.folder / "prefect-cold")
     done = subprocess.run(

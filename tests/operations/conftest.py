@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from tabulate import tabulate
 
+PLAYED = ("test_whole.py", "test_outages.py", "test_alerts_played.py")
+
 
 @pytest.fixture
 def batches(tmp_path: Path) -> list[Path]:
@@ -29,7 +31,7 @@ def pytest_terminal_summary(terminalreporter) -> None:
     for outcome in ("passed", "failed"):
         for report in terminalreporter.stats.get(outcome, ()):
             place, _, name = report.nodeid.partition("::test_")
-            if report.when != "call" or not place.endswith(("test_whole.py", "test_outages.py")):
+            if report.when != "call" or not place.endswith(PLAYED):
                 continue
             accident, _, expected = name.partition("__")
             expected, _, which = expected.rstrip("]").partition("[")

@@ -225,7 +225,7 @@ def test_pod_monitor__finds_the_scheduler_s_pages_and_shows_a_certificate() -> N
     scheduler = documents("cluster.yaml")[0]["spec"]["scheduler"]["spec"]["containers"][0]
     assert endpoint["port"] in {port["name"] for port in scheduler["ports"]}
     # As the file for Prometheus without an operator says, and as alerts.yaml asks for.
-    [job] = yaml.safe_load((DEPLOY / "prometheus.yaml").read_text())["scrape_configs"]
+    job, _ = yaml.safe_load((DEPLOY / "prometheus.yaml").read_text())["scrape_configs"]
     assert {"targetLabel": "job", "replacement": job["job_name"]} in endpoint["relabelings"]
     assert endpoint["scheme"] == job["scheme"]
     endpoint["tls"] = endpoint.pop("tlsConfig")

@@ -15,13 +15,13 @@ import re
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.operations.whole_cluster import POSTGRES, WholeCluster, wait_for
+from privpipe.flows.deployments import OUTAGES
+from tests.operations.whole_cluster import POSTGRES, WORKERS, WholeCluster, stopped, wait_for
 from tests.operations.whole_runs import (
     check_same,
     is_published,
@@ -40,7 +40,6 @@ pytestmark = [
 OUTAGE = float(os.environ.get("PRIVPIPE_TEST_OUTAGE", "310"))
 EVERY = 2
 """Minutes between two releases of the schedule."""
-WORKERS = ("worker-1", "worker-2")
 
 
 @dataclass(frozen=True)
@@ -110,17 +109,6 @@ def find_cleaning(cluster: WholeCluster) -> tuple[str, datetime, int] | None:
     return None
 
 
-@contextmanager
-def stopped(groups: list[int]) -> Iterator[None]:
-    for group in groups:
-        os.killpg(group, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for group in groups:
-            os.killpg(group, signal.SIGCONT)
-
-
 def play(cluster: WholeCluster, accident: Accident, driver: int) -> None:
     """Away, and back."""
     held = [cluster.processes[name].pid for name in WORKERS] if accident.held else []
@@ -162,6 +150,8 @@ def test_outage__each_promised_release_comes_once_in_order(
     if "s3" in accident.killed and not cluster.keeps_objects:
         pytest.skip("this S3 server keeps its objects in memory")
     run, at, driver = wait_for("a run that cleans", lambda: find_cleaning(cluster), 900)
+    begun, log = time.time(), cluster.folder / "runs.log"
+    n_before = len(log.read_text())
     play(cluster, accident, driver)
     back = datetime.now(UTC)
     times = list_times(at, back)
@@ -175,7 +165,16 @@ def test_outage__each_promised_release_comes_once_in_order(
     ]
     redone = [sum(len(one) - 1 for key, one in found.items() if "/c/" in key) for found in written]
     after = ", ".join(f"{(one[0] - back).total_seconds():.0f}" for one in roots)
-    record_property("seen", f"s from its end to each release: {after}; chunks again: {redone}")
+    codes = set(re.findall(r"^retry    ([\w-]+): ", log.read_text()[n_before:], re.MULTILINE))
+    fired = sorted({alert for alert, _ in cluster.list_fired(begun)})
+    record_property(
+        "seen",
+        f"s from its end to each release: {after}; chunks again: {redone}; tried again for: "
+        f"{', '.join(sorted(codes))}; alerts: {', '.join(fired)}",
+    )
+    # An hour is no more than these minutes: what is away is waited for three hours by its code.
+    # Other codes are tried again three times only.
+    assert codes <= OUTAGES
     for time_ in times:
         check_same(cluster, name_of(time_))
     assert [len(one) for one in roots] == [1] * len(times)  # two never write

@@ -16,7 +16,6 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
-import httpx
 import numpy as np
 import pytest
 
@@ -76,7 +75,7 @@ def test_gate__that_is_closed_fails_the_run_and_says_so(cluster: WholeCluster) -
     assert kind == "FAILED"
     assert "GateError" in message
     assert "The gate stays closed" in message
-    shown = httpx.get(f"http://127.0.0.1:{cluster.ports['dashboard']}/metrics", timeout=30).text
+    shown = cluster.read_page("metrics").decode()
     assert re.search(r'privpipe_run_gate\{.*gate="failed".*\} 1.0', shown)
     assert not is_published(cluster, f"gated-{name_of(at)}")
 
@@ -222,11 +221,8 @@ def test_canaries__are_in_no_log_database_or_page(cluster: WholeCluster) -> None
     assert search_bytes(canaries, content) == {"x", "wanted", "secret"}
     seen = cluster.folder / "seen"
     seen.mkdir()
-    dashboard = f"http://127.0.0.1:{cluster.ports['dashboard']}"
     for page in ("metrics", "privpipe", "info/main/workers.html", "info/main/logs.html"):
-        answer = httpx.get(f"{dashboard}/{page}", timeout=30)
-        assert answer.status_code == httpx.codes.OK
-        (seen / page.replace("/", "-")).write_bytes(answer.content)
+        (seen / page.replace("/", "-")).write_bytes(cluster.read_page(page))
     assert b"privpipe_chunks" in (seen / "metrics").read_bytes()
     if POSTGRES is not None:
         (seen / "database.sql").write_text(cluster.dump_database())

@@ -1,7 +1,8 @@
 """Everything that `deploy/` starts, as real processes on the loopback, each to be killed.
 
-PostgreSQL (as its own user where the tests are root), Prefect's server and worker, a scheduler and
-two workers behind TLS, an S3 server.
+Prefect's server and worker, a scheduler and two workers behind TLS, and where Debian's programs are
+there Prometheus and its exporter: each by the words of the files. PostgreSQL (as its own user where
+the tests are root) and an S3 server stand for the images of others.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ import shlex
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +29,12 @@ import httpx
 
 from privpipe.cluster.workers.certificates import make_certificates
 from privpipe.cluster.workers.processes import write_configuration
+from tests.operations.deploy_words import DEPLOY, ROOT, Part, place, read_compose, shorten
 
-__all__ = ["POSTGRES", "WholeCluster", "free_port", "wait_for"]
+__all__ = ["POSTGRES", "PROMETHEUS", "WORKERS", "WholeCluster", "free_port", "stopped", "wait_for"]
 
-ROOT = Path(__file__).parents[2]
-PORTS = ("server", "scheduler", "database", "s3", "dashboard")
+PORTS = ("server", "scheduler", "database", "s3", "dashboard", "prometheus", "exporter")
+WORKERS = ("worker-1", "worker-2")
 ENDED = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
 
 
@@ -42,6 +46,16 @@ def find_postgres() -> str | None:
 
 
 POSTGRES = find_postgres()
+TOOLS = ROOT / ".venv-prometheus" / "usr" / "bin"
+PROGRAMS = {
+    name: shutil.which(program) or shutil.which(program, path=TOOLS)
+    for name, program in {
+        "prometheus": "prometheus",
+        "exporter": "prometheus-node-exporter",
+    }.items()
+}
+PROMETHEUS = PROGRAMS["prometheus"] if all(PROGRAMS.values()) else None
+"""Prometheus, where it and its exporter are here (`make prometheus`)."""
 
 
 def _is_group(number: int) -> bool:
@@ -70,6 +84,18 @@ def wait_for(what: str, is_so: Callable[[], Any], seconds: float = 120.0) -> Any
     raise AssertionError(f"{what}: not within {seconds:.0f} s")
 
 
+@contextmanager
+def stopped(groups: list[int]) -> Iterator[None]:
+    """Groups of processes stand still, as on a machine that hangs, and go on."""
+    for group in groups:
+        os.killpg(group, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for group in groups:
+            os.killpg(group, signal.SIGCONT)
+
+
 class WholeCluster:
     """The processes of one installation, by name.
 
@@ -77,10 +103,13 @@ class WholeCluster:
     ----------
     folder
         Working folder of all of them; logs are ``NAME.log``.
+    read
+        Gives words and variables of the processes, of compose.yaml by default.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, read: Callable[[], dict[str, Part]] = read_compose) -> None:
         self.folder = folder
+        self.parts = read()
         self.ports = {name: free_port() for name in PORTS}
         self.secret = secrets.token_hex(16)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -94,6 +123,7 @@ class WholeCluster:
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             "PREFECT_HOME": str(folder / "prefect"),
             "PREFECT_API_URL": self.api,
+            "PREFECT_API_SSL_CERT_FILE": str(folder / "certs" / "authority.pem"),
             "PREFECT_API_AUTH_STRING": f"privpipe:{self.secret}",
             "PREFECT_SERVER_API_AUTH_STRING": f"privpipe:{self.secret}",
             "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -114,7 +144,15 @@ class WholeCluster:
 
     @property
     def api(self) -> str:
-        return f"http://127.0.0.1:{self.ports['server']}/api"
+        return f"https://127.0.0.1:{self.ports['server']}/api"
+
+    @cached_property
+    def trusting(self) -> ssl.SSLContext:
+        """What shows the certificate of a client and believes the authority."""
+        certs = self.folder / "certs"
+        found = ssl.create_default_context(cafile=certs / "authority.pem")
+        found.load_cert_chain(certs / "client.pem", certs / "client.key")
+        return found
 
     @property
     def keeps_objects(self) -> bool:
@@ -122,8 +160,6 @@ class WholeCluster:
         return "{folder}" in os.environ.get("PRIVPIPE_TEST_S3", "")
 
     def _list_commands(self) -> dict[str, list[str]]:
-        address = f"tls://127.0.0.1:{self.ports['scheduler']}"
-        preload = str(ROOT / "deploy" / "preload.py")
         s3 = os.environ.get("PRIVPIPE_TEST_S3") or (
             f"{shlex.quote(sys.executable)} -m moto.server -H 127.0.0.1 -p {{port}}"
         )
@@ -132,29 +168,38 @@ class WholeCluster:
             word.format(port=self.ports["s3"], folder=self.folder / "objects")
             for word in shlex.split(s3)
         ]
-        worker = f"dask worker {address} --nworkers 1 --nthreads 1 --memory-limit 1GiB"
-        workers = {
-            f"worker-{number}": [
-                *worker.split(),
-                *("--no-dashboard", "--local-directory", f"scratch-{number}", "--preload", preload),
-            ]
-            for number in (1, 2)
-        }
-        return {
-            "s3": of_s3,
-            **({"database": self._database_command()} if POSTGRES is not None else {}),
-            "server": [
-                *"prefect server start --no-ui --host 127.0.0.1 --port".split(),
-                str(self.ports["server"]),
-            ],
-            "scheduler": [
-                *"dask scheduler --host 127.0.0.1 --protocol tls".split(),
-                *("--port", str(self.ports["scheduler"])),
-                *("--dashboard-address", f"127.0.0.1:{self.ports['dashboard']}"),
-                *("--preload", preload),
-            ],
-            **workers,
-            "runs": "prefect worker start --pool privpipe --name one".split(),
+        commands = {"s3": of_s3}
+        if POSTGRES is not None:
+            commands["database"] = self._database_command()
+        for name in ("buckets", "server", "scheduler", *WORKERS, "runs"):
+            self._add_part(commands, name)
+        if PROMETHEUS is not None and "prometheus" in self.parts:
+            (self.folder / "alerts.yaml").write_text(shorten((DEPLOY / "alerts.yaml").read_text()))
+            scraped = place((DEPLOY / "prometheus.yaml").read_text(), self.folder, self.ports)
+            (self.folder / "prometheus.yaml").write_text(scraped.replace("15s", "2s"))
+            for name in ("promises", "exporter", "prometheus"):
+                self._add_part(commands, name)
+        return commands
+
+    def _add_part(self, commands: dict[str, list[str]], name: str) -> None:
+        """A process by the words of the files; each of two workers is a machine of its own."""
+        part = "workers" if name in WORKERS else name
+        if part not in self.parts:
+            return
+        words, given = self.parts[part]
+        placed = [place(word, self.folder, self.ports, name) for word in words]
+        if "--nworkers" in placed:
+            placed[placed.index("--nworkers") + 1] = "1"
+        if part == "prometheus":
+            port = f"--web.listen-address=127.0.0.1:{self.ports[part]}"
+            placed = [str(PROGRAMS[part]), *placed, port]
+        elif part == "exporter":
+            placed = [str(PROGRAMS[part]), *placed]
+        elif part == "promises":
+            placed = [word.replace("3600", "15") for word in placed]
+        commands[name] = placed
+        self.own[name] = {
+            key: place(text, self.folder, self.ports, name) for key, text in given.items()
         }
 
     def _make_database(self) -> None:
@@ -200,6 +245,8 @@ class WholeCluster:
                 start_new_session=True,
             )
             log.close()
+            if name == "buckets":
+                assert self.processes.pop(name).wait(120) == 0, "the buckets were not made"
             if name in self.ports:
                 wait_for(f"{name} listens", lambda name=name: self._listens(name))
             if name == "server":
@@ -215,7 +262,8 @@ class WholeCluster:
 
     def _is_healthy(self) -> bool:
         try:
-            return httpx.get(f"{self.api}/health", timeout=5).status_code == httpx.codes.OK
+            found = httpx.get(f"{self.api}/health", timeout=5, verify=self.trusting)
+            return found.status_code == httpx.codes.OK
         except httpx.HTTPError:
             return False
 
@@ -272,12 +320,37 @@ class WholeCluster:
                     auth=("privpipe", self.secret),
                     json=None if body is None else dict(body),
                     timeout=20,
+                    verify=self.trusting,
                 )
             except httpx.HTTPError:
                 return None
             return (found.json(),) if found.is_success else None
 
         return wait_for(f"answer to {path}", answer, 60)[0]
+
+    def read_page(self, name: str) -> bytes:
+        """A page of the scheduler, shown to who has a certificate where that is asked."""
+        asked = "DASK_DISTRIBUTED__SCHEDULER__DASHBOARD__TLS__CERT" in self.own["scheduler"]
+        url = f"http{'s' * asked}://127.0.0.1:{self.ports['dashboard']}/{name}"
+        answer = httpx.get(url, timeout=30, verify=self.trusting)
+        assert answer.status_code == httpx.codes.OK
+        return answer.content
+
+    def query(self, expression: str, **span: float) -> list[dict[str, Any]]:
+        """Series of Prometheus by an expression, now or at the times of a span."""
+        path = "query_range" if span else "query"
+        url = f"http://127.0.0.1:{self.ports['prometheus']}/api/v1/{path}"
+        try:
+            found = httpx.get(url, params={"query": expression, **span}, timeout=10).json()
+        except (httpx.HTTPError, ValueError):
+            return []
+        return list(found.get("data", {}).get("result", ()))
+
+    def list_fired(self, since: float) -> set[tuple[str, str]]:
+        """Alerts that fired since then, each with its run where it has one."""
+        seconds = max(int(time.time() - since), 1)
+        fired = self.query(f'last_over_time(ALERTS{{alertstate="firing"}}[{seconds}s])')
+        return {(one["metric"]["alertname"], one["metric"].get("run", "")) for one in fired}
 
     def begin(self, config: str, at: str, deployment: str = "release") -> str:
         """Start a run of a deployment for a logical time; its identifier."""

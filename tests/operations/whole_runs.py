@@ -23,15 +23,13 @@ SECRETS = ("SECRETmalaria", "SECRETnothing")
 
 CONFIG = """
 [collection]
-path = "s3://records/records.zarr"
+path = "s3://records/{records}.zarr"
 desired = ["wanted"]
 confidential = ["{hidden}"]
-[method]
-name = "null_space"
-utility_budget = 0.05
-ridge = 0.01
+{method}
 [release]
 path = "s3://releases/{place}.zarr"
+{withheld}
 [cluster]
 {cluster}
 [audit]
@@ -54,21 +52,10 @@ def open_installation(
 ) -> Iterator[WholeCluster]:
     """Everything started and deployed, and a release to compare with, made in one process."""
     whole = make(folder)
-    address = f'address = "tls://127.0.0.1:{whole.ports["scheduler"]}"'
-    usual = {
-        "hidden": "secret",
-        "place": "{logical_time}",
-        "cluster": address,
-        "adversaries": "[]",
-        "gate": "enforce = false",
-    }
     closed = {"hidden": "told", "adversaries": '["least_squares"]', "gate": CLOSED}
-    for name, other in (
-        ("run", {}),
-        ("gated", {"place": "gated-{logical_time}", **closed}),
-        ("reference", {"place": "reference", "cluster": "workers = 0"}),
-    ):
-        (whole.folder / f"{name}.toml").write_text(CONFIG.format(**{**usual, **other}))
+    configure(whole, "run")
+    configure(whole, "gated", place="gated-{logical_time}", **closed)
+    configure(whole, "reference", place="reference", cluster="workers = 0")
     write_records(whole.folder / "records.npz")
     schedule(whole, "* * * * *", active=False)
     (whole.folder / "automations.yaml").write_text((ROOT / "deploy/automations.yaml").read_text())
@@ -82,17 +69,41 @@ def open_installation(
             store(whole).put_bucket_versioning(
                 Bucket=bucket, VersioningConfiguration={"Status": "Enabled"}
             )
-        features = "--features x --labels wanted,secret,told --categorical secret,told"
-        small = ("--chunk-mib", "0.001")
-        whole.command(
-            "ingest", "records.npz", "s3://records/records.zarr", *features.split(), *small
-        )
+        ingest(whole, "records")
         whole.command("run", "reference.toml")
         whole.command("deploy", "prefect.yaml")
         whole.start("runs")
         yield whole
     finally:
         whole.stop()
+
+
+METHOD = """[method]
+name = "null_space"
+utility_budget = 0.05
+ridge = 0.01"""
+
+
+def configure(whole: WholeCluster, name: str, **other: str) -> None:
+    """Write a configuration; by default of a release of all records that no gate judges."""
+    usual = {
+        "records": "records",
+        "hidden": "secret",
+        "method": METHOD,
+        "place": "{logical_time}",
+        "withheld": "",
+        "cluster": f'address = "tls://127.0.0.1:{whole.ports["scheduler"]}"',
+        "adversaries": "[]",
+        "gate": "enforce = false",
+    }
+    (whole.folder / f"{name}.toml").write_text(CONFIG.format(**{**usual, **other}))
+
+
+def ingest(whole: WholeCluster, name: str) -> None:
+    """A collection of small chunks in the bucket, of a file of that name."""
+    features = "--features x --labels wanted,secret,told --categorical secret,told"
+    small = ("--chunk-mib", "0.001")
+    whole.command("ingest", f"{name}.npz", f"s3://records/{name}.zarr", *features.split(), *small)
 
 
 def schedule(cluster: WholeCluster, cron: str, *, active: bool) -> None:
@@ -169,9 +180,8 @@ def name_of(at: datetime) -> str:
 
 def wait_cleaning(cluster: WholeCluster, name: str) -> None:
     """Until the run has written some chunks, and by far not all."""
-    wait_for(
-        "chunks", lambda: len(read_keys(cluster, f"{name}.zarr/features/c/")) >= 5, seconds=120
-    )
+    place = f".{name}.zarr.privpipe/release/features/c/"
+    wait_for("chunks", lambda: len(read_keys(cluster, place)) >= 5, seconds=300)
     assert not is_published(cluster, name)
 
 
@@ -184,4 +194,4 @@ def pause(cluster: WholeCluster) -> None:
         asked = {"flow_runs": {"state": {"type": {"any_": ["RUNNING", "PENDING", "CANCELLING"]}}}}
         return not cluster.ask("/flow_runs/filter", asked)
 
-    wait_for("the last scheduled run ends", is_free, 180)
+    wait_for("the last scheduled run ends", is_free, 600)
