@@ -18,7 +18,7 @@ from privpipe.fitted_schema import NamedCodes as NamedCodes
 from privpipe.numerics.mapping.certificate import certify_mapping as certify_mapping
 from privpipe.numerics.random.streams import KeyedStream as KeyedStream
 from privpipe.protocols import Guarantee as Guarantee
-from privpipe.records.growing import GrowingRecords as GrowingRecords
+from privpipe.records.memory import GrowingRecords as GrowingRecords
 from privpipe.records.memory import Records as Records
 from privpipe.sanitizers.mapping.mapping_options import (
     PrivacyMappingOptions as PrivacyMappingOptions,

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import ast
 import re
-import tomllib
 from collections.abc import Iterator
 
-from tests.words import ROOT, read_pages
+from tests.words import ROOT, list_data, read_pages, read_texts
 
 MOST_WORDS, MOST_NUMBERS = 25, 3
 
@@ -38,6 +37,13 @@ def _drop_code(text: str) -> str:
     """A page without programs, tables, headings, directives and comments."""
     text = re.sub(r"(?ms)^(```+|~~~|:::+).*?^\1", "\n\n", text)
     return re.sub(r"(?m)^\s*(\||#|!\[|:|<|>).*$", "\n", text)
+
+
+def drop_template(text: str) -> str:
+    """What a template says by itself: a condition ends a sentence; a table of codes is none."""
+    text = re.sub(r"(?m)^ +\{\{ call \}\}.*$", "\n\n", text)  # a command to type
+    text = re.sub(r"(?s)\{\{.*?\}\}", " x ", text)
+    return re.sub(r"(?s)\{[%#].*?[%#]\}|^Exit codes:.*?interrupted\.", "\n\n", text)
 
 
 def list_messages(source: str) -> Iterator[str]:
@@ -70,10 +76,9 @@ def find_long() -> dict[str, list[str]]:
     for path in sorted((ROOT / "privpipe").rglob("*.py")):
         said = (s for text in list_messages(path.read_text()) for s in split_sentences(text))
         found[str(path.relative_to(ROOT))] = [s for s in said if is_long(s)]
-    commands = tomllib.loads((ROOT / "privpipe/command/commands.toml").read_text())
-    options = (one for about in commands.values() for one in about.get("options", {}).values())
-    texts = [text for one in options for text in one.values() if isinstance(text, str)]
-    found["commands.toml"] = [s for text in texts for s in split_sentences(text) if is_long(s)]
+    for path in list_data():
+        said = (s for text in read_texts(path) for s in split_sentences(drop_template(text)))
+        found[str(path.relative_to(ROOT))] = [s for s in said if is_long(s)]
     return {name: said for name, said in found.items() if said}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sentences import find_long, is_long, list_messages, split_sentences
+from tests.sentences import drop_template, find_long, is_long, list_messages, split_sentences
 
 
 def test_sentences__of_no_page_or_message_are_long() -> None:
@@ -30,3 +30,9 @@ def test_sentences__that_are_long_are_found() -> None:
 )
 def test_messages__are_read_with_what_is_filled_in(source: str) -> None:
     assert sorted(list_messages(source)) == ["Take more.", "x are x few."]
+
+
+def test_templates__are_read_without_their_conditions() -> None:
+    text = "{{ n | count }} are few.{% if more %} Take {{ more }} more{% endif %}."
+    said = [one.split() for one in split_sentences(drop_template(text))]
+    assert said == [["x", "are", "few"], ["Take", "x", "more"]]

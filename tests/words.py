@@ -6,11 +6,16 @@ A word counts in prose (docstrings, comments, messages, pages) or in a name, as 
 from __future__ import annotations
 
 import io
+import json
 import re
 import tokenize
+import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 ROOT = Path(__file__).parent.parent
 
@@ -75,10 +80,31 @@ def read_pages() -> Iterator[tuple[Path, str]]:
         yield from ((path, path.read_text()) for path in pages)
     for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md"):
         yield ROOT / name, (ROOT / name).read_text()
-    written = (ROOT / "privpipe").rglob("*.j2"), (ROOT / "privpipe").glob("report/templates/*.yaml")
-    written = *written, (ROOT / "privpipe").glob("command/*.toml")
-    for path in sorted(path for paths in written for path in paths):
+    for path in sorted((ROOT / "privpipe").rglob("*.j2")):
         yield path, path.read_text()
+    for path in list_data():
+        yield path, "\n\n".join(read_texts(path))
+
+
+def list_data() -> list[Path]:
+    """Files of data that hold texts for people; errors.json is made of modules."""
+    names = (
+        path for end in ("toml", "yaml", "json") for path in (ROOT / "privpipe").rglob(f"*.{end}")
+    )
+    return sorted(path for path in names if path.name not in ("errors.json", "demo.toml"))
+
+
+def read_texts(path: Path) -> Iterator[str]:
+    """Values with a blank in them, as they are; keys are none."""
+    text = path.read_text()
+    read: Any = {".toml": tomllib.loads, ".yaml": yaml.safe_load, ".json": json.loads}[path.suffix]
+    found = [read(text)]
+    while found:
+        one = found.pop(0)
+        if isinstance(one, str) and " " in one:
+            yield one
+        elif isinstance(one, dict | list):
+            found[:0] = one.values() if isinstance(one, dict) else one
 
 
 def find_in_page(text: str) -> Iterator[str]:

@@ -17,8 +17,8 @@ from privpipe.errors import PrivpipeError
 from privpipe.flows.pilot import forecast_cost
 from privpipe.pipeline.runs import configuration_file, earlier, spend, subject_limit, trusted_code
 from privpipe.pipeline.runs.run import Run
-from privpipe.pipeline.stages import diagnosis, forecast, increment_check, order_trial
-from privpipe.pipeline.stages.trial import REVEALED, draw_trial
+from privpipe.pipeline.stages import diagnosis, forecast, increment_check
+from privpipe.pipeline.stages.trial import REVEALED, draw_trial, try_orders
 from privpipe.records.schema import ChunkPlan, predict_chunk_memory
 from privpipe.report import audit_text
 from privpipe.report.console import say, tabulate
@@ -49,18 +49,12 @@ def check_command(
     meaning, subjects = found.meaning, subject_limit.count_subjects(run)
     for name, sentence in _list_lines(run, found):
         say(f"{name:10s} {sentence}")
-        if name == "budget" and meaning is not None:
-            rows = [
-                {"utility_budget": f"{budget:.3g}", "share of the variance": f"{share:.1%}"}
-                for share, budget in meaning.suggestions
-            ]
-            say(tabulate(rows))
     if subjects is not None:
         say(f"subjects   {subjects.describe()}")
     cost = forecast_cost(run, round(cost_of)) if cost_of > 0 else None
     if cost is not None:
         say(f"cost       {cost.describe(price)}")
-    orders = order_trial.try_orders(run, score) if score > 0 else None
+    orders = try_orders(run, score) if score > 0 else None
     if orders is not None:
         say(f"order      {audit_text.say('orders', one=orders)}")
     case, picture = _say_forecast(run)
@@ -159,8 +153,7 @@ def _list_joined(run: Run) -> Iterator[tuple[str, str]]:
 
 def _describe_budget(meaning: forecast.BudgetMeaning) -> dict[str, Any]:
     names = ("budget", "variance", "share", "n_records")
-    suggestions = [{"share": share, "budget": budget} for share, budget in meaning.suggestions]
-    return {name: getattr(meaning, name) for name in names} | {"suggestions": suggestions}
+    return {name: getattr(meaning, name) for name in names}
 
 
 def _by_subject(found: Forecast | None) -> dict[str, Any]:

@@ -1,18 +1,11 @@
-"""``privpipe inspect``, ``diff`` and ``export``: what is stored, and what a release changed."""
+"""``privpipe inspect`` and ``export``: what is stored, and what leaves the store."""
 
 import json
-import math
-import re
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from privpipe.command.ingest_command import describe, describe_gaps, list_counts, say_variables
-from privpipe.command.report_command import diff_attempts
-from privpipe.errors import FormatError, InputError
-from privpipe.numerics.column_change import ColumnChange
-from privpipe.pipeline.runs.configuration_file import find_release
+from privpipe.errors import FormatError
 from privpipe.report.audit_text import read_texts
 from privpipe.report.console import say, say_raw, tabulate
 from privpipe.report.work_bar import showing
@@ -21,17 +14,11 @@ from privpipe.store.access.generation_log import read_generation
 from privpipe.store.access.location import exists_file, local_path, shown
 from privpipe.store.arrays import layout, sealed_arrays
 from privpipe.store.collections import growing_collection, proving, writing
-from privpipe.store.collections.collection import Collection, open_collection
+from privpipe.store.collections.collection import open_collection
 from privpipe.store.keyring import account, registers
 from privpipe.store.models import open_model
-from privpipe.store.releases import icechunk_export, lazy_release, published, release_dataset
+from privpipe.store.releases import icechunk_export, published, release_dataset
 from privpipe.store.releases.export import export_release, is_folder
-
-MOST_SHOWN = 40
-"""Columns in the table of `diff`: those that changed most; `--json` has all."""
-
-MEASURED = ("correlation", "spread", "shift")
-"""What `diff` measures of a column."""
 
 # Names of columns, and long; --json has them.
 WITHHELD = ("fields", "schema", "arrays", "run", "table")
@@ -121,86 +108,6 @@ def _write(value: Any) -> str:
     if value is None:
         return "none"
     return json.dumps(value) if isinstance(value, dict | list) else str(value)
-
-
-RUN = re.compile("[0-9a-f]{8}")
-"""What a run is called."""
-
-
-def diff_command(source: str, release: str, of: str = "privpipe.toml") -> dict[str, Any]:
-    """Compare a release with the collection it was made of, chunk by chunk; or two attempts.
-
-    Raises
-    ------
-    InputError
-        If records or columns of the two do not correspond.
-    """
-    if RUN.fullmatch(source) and RUN.fullmatch(release):
-        return diff_attempts(source, release, find_release(of))
-    collection = open_collection(source)
-    found = measure_change(collection, release)
-    names = collection.schema.feature_names or tuple(map(str, range(collection.schema.n_features)))
-    columns = [
-        {
-            "column": name,
-            **{key: _number(getattr(found, key)[j]) for key in MEASURED},
-            "unchanged": _number(found.share_same[j]),
-        }
-        for j, name in enumerate(names)
-    ]
-    _show_change(columns, found.n_records, collection.n_records)
-    return {
-        "source": shown(source),
-        "release": shown(release),
-        "n_records": collection.n_records,
-        "n_compared": found.n_records,
-        "columns": columns,
-    }
-
-
-def measure_change(collection: Collection, release: str) -> ColumnChange:
-    """Sums over all chunks; memory does not grow with the records."""
-    opened = lazy_release.open_release(release)
-    width = collection.schema.n_features
-    here = opened["features"].shape if "features" in opened else None
-    if here != (collection.n_records, width):
-        raise InputError(
-            f"{shown(release)} does not hold the columns of {shown(collection.url)}, record by "
-            f"record: {here} against {(collection.n_records, width)}.",
-            remedy="Releases of surrogates, attributes, filtered features or the predicted target "
-            "have other columns. Of any other, name the collection that was cleaned.",
-            code="not-comparable",
-        )
-    # A sum of nothing, to merge with: chunk by chunk, in memory of one.
-    total = ColumnChange.of(np.empty((0, width)), np.empty((0, width)))
-    with showing("compare") as listen:
-        for chunk in range(collection.plan.n_chunks):
-            start, stop = collection.plan.rows(chunk)
-            after = np.asarray(opened["features"][start:stop])
-            total = total.merge(ColumnChange.of(collection.shard(chunk).features, after))
-            listen(stop - start, collection.n_records)
-    return total
-
-
-def _number(value: float) -> float | None:
-    # A constant column has no correlation, and JSON no NaN.
-    return float(value) if math.isfinite(value) else None
-
-
-def _show_change(columns: list[dict[str, Any]], n_compared: int, n_records: int) -> None:
-    rows = [
-        row
-        | {key: "" if row[key] is None else f"{row[key]:.3f}" for key in MEASURED}
-        | {"unchanged": f"{row['unchanged']:.1%}"}
-        for row in sorted(columns, key=lambda row: abs(row["correlation"] or 0.0))[:MOST_SHOWN]
-    ]
-    say(
-        tabulate(rows),
-        f"{n_compared:,} of {n_records:,} records, columns that changed most first"
-        + (f" ({MOST_SHOWN} of {len(columns):,})" if len(columns) > MOST_SHOWN else "")
-        + ". Correlation: of a column before and after. Spread: standard deviation after, as a "
-        "multiple. Shift: of the mean, in standard deviations.",
-    )
 
 
 def export_command(release: str, out: str, *, verify: bool) -> dict[str, Any]:

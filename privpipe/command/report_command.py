@@ -5,6 +5,7 @@ The pages of an audit, again from its JSON or in a browser; numbers with error b
 
 import json
 import os
+import re
 import webbrowser
 from pathlib import Path
 from shlex import quote
@@ -154,7 +155,11 @@ def runs_command(release: str) -> dict[str, Any]:
     return {"release": shown(release), "attempts": attempts}
 
 
-def diff_attempts(one: str, other: str, release: str) -> dict[str, Any]:
+RUN = re.compile("[0-9a-f]{8}")
+"""What a run is called."""
+
+
+def diff_command(one: str, other: str, of: str = "privpipe.toml") -> dict[str, Any]:
     """Hold two attempts at a release side by side: configuration, verdict, gain, target.
 
     Raises
@@ -162,6 +167,12 @@ def diff_attempts(one: str, other: str, release: str) -> dict[str, Any]:
     OptionError
         If there is no such attempt.
     """
+    for name in (one, other):
+        if not RUN.fullmatch(name):
+            problem = f"{shown(name)} is no run's name: eight hexadecimal digits."
+            remedy = "`privpipe runs RELEASE` lists them. Its report says how far columns moved."
+            raise OptionError(problem, remedy=remedy, code="no-run")
+    release = find_release(of)
     known = {attempt["run"]: attempt for attempt in _read_attempts(release)}
     for name in (one, other):
         if name not in known:

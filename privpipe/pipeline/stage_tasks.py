@@ -120,7 +120,7 @@ def report_summary(report_url: str, findings: Mapping[str, Any]) -> None:
     """The Markdown that Prefect's page of the run shows; nothing outside a flow."""
     if not _in_flow():
         return
-    from privpipe.report.release_page import write_audit_markdown  # Matplotlib is slow to load
+    from privpipe.report.release_page import write_audit_markdown  # templates are slow to load
 
     # Names of groups are values of records: they stay in the report.
     said = write_audit_markdown({**findings, "groups": None})

@@ -6,97 +6,27 @@ a record and no path; both are made again from ``audit.json`` alone.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from privpipe.protocols import FloatArray
 from privpipe.report import audit_text, first_screen, suppression
 from privpipe.report.audit_text import Findings
-from privpipe.report.page import PageSection, Picture, render_markdown, render_page
+from privpipe.report.page import PageSection, render_markdown, render_page
 from privpipe.report.release_sections import MOST_FIGURES, draw_variable, list_kinds, write_sections
-from privpipe.report.style import MARKERS, THEMES, ThemeName, draw_themes, finish_figure, new_figure
 from privpipe.report.tables import Rows, format_number, summarise_attacks
-
-
-def plot_rounds(
-    rounds: FloatArray,
-    values: Mapping[str, FloatArray],
-    label: str,
-    *,
-    guess: float | None = None,
-    theme: ThemeName = "light",
-) -> Figure:
-    """Some series over the rounds of a fit.
-
-    Parameters
-    ----------
-    rounds : (n_iterations,)
-    values
-        (n_iterations,) each, by name.
-    label
-        Of the values' axis.
-    guess
-        What guessing reaches, drawn as a line.
-    theme
-        "light" or "dark".
-    """
-    figure, axes, look = new_figure(theme)
-    for color, marker, (name, series) in zip(look.series, MARKERS, values.items(), strict=False):
-        axes.plot(rounds, series, color=color, marker=marker, markersize=5.5, label=name)
-    if guess is not None:
-        axes.axhline(guess, color=look.faint, linestyle="--", linewidth=1, label="guessing")
-    axes.set(xlabel="rounds", ylabel=label)
-    finish_figure(axes, look)
-    return figure
-
-
-def scale_losses(
-    at: Mapping[str, FloatArray], tasks: Sequence[str], baselines: FloatArray
-) -> dict[str, FloatArray]:
-    """Each task's loss as a share of the best constant guess.
-
-    A private loss at 1 says that the trained adversary does no better than guessing; a target's
-    loss should be far below.
-
-    Parameters
-    ----------
-    at
-        Columns of a history by name; losses are ``loss_<task>``.
-    tasks
-        In the order of `baselines`.
-    baselines : (n_tasks,)
-        Entropy of the classes in nats, or 1 for a number.
-    """
-    return {name: at[f"loss_{name}"] / guess for name, guess in zip(tasks, baselines, strict=True)}
-
 
 TEXTS = audit_text.read_texts("release_page.yaml")
 """Meanings of terms, why training stopped, and what is not promised."""
 
 
-def list_training(findings: Findings, *, drawn: bool = True) -> Iterator[PageSection]:
-    """Pictures of the descent, where drawn, and a table of every task's loss at start and end."""
+def list_training(findings: Findings) -> Iterator[PageSection]:
+    """How the descent ended, and a table of every task's loss at its start and end."""
     found = findings.get("training")
     if not found:
         return
-    history, columns = np.array(found["history"], np.float64), found["columns"]
-    tasks, baselines = found["tasks"], np.array(found["baselines"])
-    at = dict(zip(columns, history.T, strict=True))
-    first = slice(0, len(THEMES["light"].series))  # no two series share a colour
-    pictures: tuple[Picture, ...] = ()
-    if drawn:
-        names = {"phi": "training records", "held_out_phi": "held-out records"}
-        phi = {label: at[name] for name, label in names.items() if name in at}
-        draw_phi = partial(plot_rounds, at["rounds"], phi, "Phi (nats)")
-        shares = scale_losses(at, tasks[first], baselines[first])
-        label = "loss / best constant guess"
-        draw_losses = partial(plot_rounds, at["rounds"], shares, label, guess=1.0)
-        of_losses = "Loss of every task, as a share of the best constant guess."
-        drawings = ((draw_phi, "Phi over rounds."), (draw_losses, of_losses))
-        pictures = tuple(Picture(*draw_themes(draw), text) for draw, text in drawings)
+    history = np.array(found["history"], np.float64)
+    at = dict(zip(found["columns"], history.T, strict=True))
     rows = [
         {
             "task": name,
@@ -104,7 +34,7 @@ def list_training(findings: Findings, *, drawn: bool = True) -> Iterator[PageSec
             "at the end": format_number(at[f"loss_{name}"][-1]),
             "constant guess": "-" if name.startswith("loss:") else format_number(guess),
         }
-        for name, guess in zip(tasks, baselines.tolist(), strict=True)
+        for name, guess in zip(found["tasks"], found["baselines"], strict=True)
     ]
     text = audit_text.say(
         "learned",
@@ -114,9 +44,8 @@ def list_training(findings: Findings, *, drawn: bool = True) -> Iterator[PageSec
         stopped=TEXTS["stopped"].get(found["stopped"], found["stopped"]),
         bound=found["bound"],
         gained=float(at["phi"][0] - at["phi"].min()),
-        many=len(tasks) > first.stop,
     )
-    yield PageSection("How it was learned", text, rows, True, pictures)
+    yield PageSection("How it was learned", text, rows, True)
 
 
 FORMAT = 1
@@ -184,7 +113,7 @@ def _list_sections(findings: Findings, *, drawn: bool) -> Iterator[PageSection]:
             yield draw_variable(target, rows, found)
     yield from list_kinds(findings.get("attacks") or {})
     yield from write_sections("power distortion of_surrogates explained single_records", findings)
-    yield from list_training(findings, drawn=drawn)
+    yield from list_training(findings)
     yield from _attack_sections(cells, worst)
 
 

@@ -20,8 +20,7 @@ from privpipe.attacks.threats.canaries import guess_canaries
 from privpipe.numerics.noise.discrete import DiscreteLaplaceNoise
 from privpipe.numerics.noise.gaussian import draw_discrete_gaussian, find_sigma
 from privpipe.numerics.random.streams import KeyedStream
-from privpipe.records.growing import GrowingRecords
-from privpipe.records.memory import Records
+from privpipe.records.memory import GrowingRecords, Records
 from privpipe.sanitizers import METHODS
 from privpipe.sanitizers.masking.private_masking import MaskingPrivateOptions, fit_with_key
 from tests.bench.bench_masking import Row, spend

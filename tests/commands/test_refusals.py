@@ -180,9 +180,14 @@ def test_status__knows_releases_alone(tmp_path, command, configure):
 
 
 def test_refusals__name_what_there_is_and_whoever_has_another(tmp_path, command):
-    """A release was to be ingested: as the source of `diff`, and with a damaged root document."""
+    """A release was to be ingested: as a run's collection, and with a damaged root document."""
     place, _ = make_release(tmp_path / "release.zarr")
-    _, _, err = command("diff", place, place)
+    config = tmp_path / "run.toml"
+    config.write_text(
+        f"[collection]\npath = {str(place)!r}\n[method]\nname = 'rand'\nn_filtered = 1\n"
+        f"[release]\npath = {str(tmp_path / 'other.zarr')!r}\n"
+    )
+    _, _, err = command("check", config)
     assert "not a privpipe collection but release" in err
     assert "Check the path." in err
     root = tmp_path / "release.zarr" / "zarr.json"
@@ -190,6 +195,14 @@ def test_refusals__name_what_there_is_and_whoever_has_another(tmp_path, command)
     _, _, err = command("inspect", place)
     assert "zarr.json is damaged" in err
     assert "another copy" in err
+
+
+def test_diff__is_of_two_runs_and_says_where_columns_are_compared(tmp_path, command):
+    place, _ = make_release(tmp_path / "release.zarr")
+    code, out, err = command("diff", place, place)
+    assert (code, out) == (2, "")
+    assert "is no run's name: eight hexadecimal digits." in err
+    assert "Its report says how far columns moved." in err
 
 
 def test_demo__refuses_fewer_than_no_workers_before_it_writes(tmp_path, command):

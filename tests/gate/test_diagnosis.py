@@ -563,6 +563,29 @@ def test_say_few__of_groups_counts_groups(usual: tuple[RunOptions, TrialRecords]
     )
 
 
+def test_foresee__pools_records_of_a_person_as_the_audit_will(
+    usual: tuple[RunOptions, TrialRecords],
+) -> None:
+    """On a panel `target_only` was proposed three times: records by themselves reveal little."""
+    _, trial = usual
+    rng, n = np.random.default_rng(3), len(trial.judge.features)
+    persons = np.arange(n) // 8
+    secret = rng.integers(0, 2, n)[persons]
+    released = 0.35 * secret[:, None] + rng.normal(size=(n, 1))
+    judge = replace(
+        trial.judge, confidential=secret[:, None].astype(trial.judge.confidential.dtype)
+    )
+    single, known = (
+        {one.key: one for one in replace(trial, judge=judge, groups=groups).foresee(released)}[
+            "confidential_advantage_max"
+        ]
+        for groups in (None, persons)
+    )
+    assert single.gain < 0.25
+    assert known.adversary == "together_all"
+    assert known.gain > single.upper + 0.1
+
+
 def test_find_remedies__every_complaint_of_no_ladder_has_one_and_explain_says_the_same() -> None:
     catalog = read_catalog()
     for code, remedy in REMEDIES.items():

@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 
 from flows.reproduce.bars import BarPair, Estimate, plot_bar_panels
 from privpipe.report.comparison_page import plot_trade_off, render_comparison
-from privpipe.report.release_page import plot_rounds, scale_losses
 from privpipe.report.style import MARKERS, THEMES, ThemeName, render_svg
 
 Draw = Callable[[ThemeName], Figure]
@@ -27,17 +26,8 @@ ENTRIES = [
     }
     for name, gain, loss in (("a", 0.3, 0.05), ("b", 0.1, 0.2))
 ]
-ROUNDS, PHI, LOSS = np.array([[1.0, 0.9, 0.7], [4.0, 0.5, 0.6]]).T
 
 DRAWINGS: dict[str, Draw] = {
-    "phi": lambda theme: plot_rounds(ROUNDS, {"training records": PHI}, "Phi", theme=theme),
-    "losses": lambda theme: plot_rounds(
-        ROUNDS,
-        scale_losses({"loss_digit": LOSS}, ("digit",), np.ones(1)),
-        "loss",
-        guess=1.0,
-        theme=theme,
-    ),
     "entries": lambda theme: plot_trade_off(ENTRIES, allowed=0.1, theme=theme),
     "bars": lambda theme: plot_bar_panels(
         {

@@ -153,7 +153,7 @@ def find_model(run: Run) -> str | None:
     else:
         mine = {p.digest for p in run.training.schema_of_records.partitions if p.n_records}
         known = [one for one in _read_register(run) if {*one.training} == mine]
-    return _find_stored(run, known)
+    return _find_stored(run, known) if known else None
 
 
 def find_growth(run: Run) -> str | None:

@@ -39,9 +39,6 @@ from privpipe.store.collections.collection import Collection
 MOST_CHUNKS = 4
 """Chunks read for a forecast, spread over the collection."""
 
-SHARES = (0.001, 0.01, 0.05)
-"""Shares of the variance that are suggested as budgets."""
-
 
 @dataclass(frozen=True)
 class GateNeeds:
@@ -320,11 +317,6 @@ class BudgetMeaning:
     def share(self) -> float:
         """Budget as a share of the variance."""
         return self.budget / self.variance if self.variance > 0 else float("inf")
-
-    @property
-    def suggestions(self) -> list[tuple[float, float]]:
-        """Three shares of the variance and the budgets they are."""
-        return [(share, share * self.variance) for share in SHARES]
 
 
 @dataclass(frozen=True)

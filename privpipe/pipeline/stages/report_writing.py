@@ -30,7 +30,7 @@ def write_pages(report_url: str, findings: Mapping[str, Any]) -> None:
 
     ``officer.html``, ``.json`` and ``.yaml`` are the sheet for who decides.
     """
-    from privpipe.report import officer_page, release_page  # Matplotlib is slow to load
+    from privpipe.report import officer_page, release_page  # templates are slow to load
 
     made_by, sheet = version("privpipe"), officer_page.describe_sheet(findings)
     pages = {

@@ -241,7 +241,7 @@ class ReleaseReport:
         return str(self.findings["adversaries"]["verdict"])
 
     def __repr__(self) -> str:
-        from privpipe.report.release_page import write_audit_markdown  # Matplotlib is slow to load
+        from privpipe.report.release_page import write_audit_markdown  # templates are slow to load
 
         return write_audit_markdown(self.findings)
 

@@ -142,12 +142,10 @@ class ArffTable(FileTable):
         return tuple(map(_as_column, self._read_header(file).attributes))
 
     def read_labels(self) -> tuple[str, ...]:
-        """Of the list given, or of Mulan's beside a file and named like it, where there is one."""
+        """Of Mulan's list beside a file and named like it, where there is one."""
         path = self.files.files[0].path.removesuffix(".gz").removesuffix(".arff") + ".xml"
-        alone = self.layout.label_file is None and len(self.files.files) == 1
-        if alone and self.files.system.exists(path):
-            return read_labels(self.files.system, path)
-        return super().read_labels()
+        is_there = len(self.files.files) == 1 and self.files.system.exists(path)
+        return read_labels(self.files.system, path) if is_there else ()
 
     def read(self, file: TableFile, columns: Columns, forms: Forms, rows: int) -> Batches:
         """Read columns; see `FileTable.read`."""

@@ -12,7 +12,7 @@ import pytest
 from privpipe import PrivacyMappingOptions, Records, fit_privacy_mapping, open_collection
 from privpipe.errors import PrivacyWarning
 from privpipe.protocols import IntArray, Shard, Shards
-from privpipe.records.growing import GrowingRecords
+from privpipe.records.memory import GrowingRecords
 from privpipe.records.sampling import Split
 from privpipe.sanitizers.mapping.profiles import ProfileCounts, find_change
 from tests.flows.test_methods import write_profiles

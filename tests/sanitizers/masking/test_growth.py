@@ -15,8 +15,7 @@ from privpipe.attacks.threats.record_recovery import RECOVERED
 from privpipe.errors import InputError, OptionError
 from privpipe.numerics.noise.gaussian import find_sigma, find_slack
 from privpipe.numerics.noise.running_sums import plan_runs
-from privpipe.records.growing import GrowingRecords
-from privpipe.records.memory import Records
+from privpipe.records.memory import GrowingRecords, Records
 from privpipe.sanitizers.masking import private_sums
 from privpipe.sanitizers.masking.private_masking import fit_masking_private, fit_with_key
 from privpipe.sanitizers.masking.surrogates import MaskingOptions, fit_masking

@@ -66,11 +66,9 @@ def test_ingest__agrees_with_scipy(tmp_path):
     assert found["flag"] == ["0", "1", None]
 
 
-@pytest.mark.parametrize("given_file", [False, True])
-def test_ingest__labels_come_from_mulans_list(tmp_path, given_file):
-    (tmp_path / ("other.xml" if given_file else "t.xml")).write_text(MULAN)
-    layout = {"label_file": str(tmp_path / "other.xml")} if given_file else {}
-    schema, found = ingest_text(tmp_path, HEADER + "1,2,3,red,0\n4,5,6,'a,b',1\n", **layout)
+def test_ingest__labels_come_from_mulans_list(tmp_path):
+    (tmp_path / "t.xml").write_text(MULAN)
+    schema, found = ingest_text(tmp_path, HEADER + "1,2,3,red,0\n4,5,6,'a,b',1\n")
     assert schema.feature_names == ("plain", "two words", "it's")
     assert found["kind"] == ["red", "a,b"]
     assert found["flag"] == ["0", "1"]
@@ -83,8 +81,10 @@ def test_ingest__a_label_list_that_does_not_fit_is_told(tmp_path):
     (tmp_path / "t.xml").write_text("<labels><lab")
     with pytest.raises(FormatError, match="not a list of labels"):
         ingest_text(tmp_path, HEADER + "1,2,3,red,0\n")
-    with pytest.raises(FormatError, match=r"gone\.xml cannot be read.*--label-file"):
-        ingest_text(tmp_path, HEADER + "1,2,3,red,0\n", label_file=str(tmp_path / "gone.xml"))
+    (tmp_path / "t.xml").unlink()
+    (tmp_path / "t.xml").mkdir()
+    with pytest.raises(FormatError, match=r"t\.xml cannot be read.*Give Mulan's XML"):
+        ingest_text(tmp_path, HEADER + "1,2,3,red,0\n")
 
 
 def test_read_labels__needs_labels(tmp_path):

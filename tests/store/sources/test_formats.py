@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from privpipe.errors import InputError, OptionError, StoreError
+from privpipe.errors import InputError, StoreError
 from privpipe.store.collections.collection import open_collection
 from privpipe.store.collections.ingest import ingest
 from privpipe.store.sources import formats
@@ -113,12 +113,3 @@ def test_formats__every_row_opens(row: SourceFormat, tmp_path: Path) -> None:
     with pytest.raises((InputError, StoreError)) as caught:
         formats.open_source(str(path), SourceLayout())
     assert caught.value.code != "source-format"
-
-
-def test_options__that_belong_to_the_other_kind_of_source_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("x,y\n1,2\n")
-    with pytest.raises(OptionError, match="--label-names names the columns of a label matrix"):
-        formats.open_source(str(tmp_path / "a.csv"), SourceLayout(label_names=("a",)))
-    np.savez(tmp_path / "a.npz", X=np.ones((3, 2)))
-    with pytest.raises(OptionError, match="--label-file belongs to tables"):
-        formats.open_source(str(tmp_path / "a.npz"), SourceLayout(label_file="labels.xml"))

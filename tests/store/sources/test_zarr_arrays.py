@@ -70,8 +70,6 @@ def test_ingest__arrays_are_read_as_numpy_does(tmp_path, kind, order):
         ({"labels": ("agee",)}, InputError, "no array of 23 rows 'agee', did you mean 'age'"),
         ({"categorical": ("lft",)}, OptionError, "no variable 'lft', did you mean 'left'"),
         ({"numeric": ("town",)}, InputError, "'town' holds text and cannot be numeric"),
-        ({"label_names": ("age", "b")}, InputError, "several columns named age"),
-        ({"label_file": "x.xml"}, OptionError, "--label-file belongs to tables"),
     ],
 )
 def test_ingest__arrays_that_do_not_fit_are_told(tmp_path, layout, kind, message):

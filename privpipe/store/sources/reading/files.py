@@ -255,7 +255,6 @@ def read_labels(system: Any, path: str) -> tuple[str, ...]:
         pass
     except OSError as error:
         problem = f"cannot be read ({error.strerror or type(error).__name__})"
-        remedy = "Check the path given with --label-file."
     if not names:
         raise SourceError(f"The label file {shown(path)} {problem}.", remedy=remedy)
     return names

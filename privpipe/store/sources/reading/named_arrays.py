@@ -67,10 +67,6 @@ def open_arrays(arrays: Mapping[str, NamedArray], layout: SourceLayout, url: str
     OptionError
         If an option names an array that is not there.
     """
-    if layout.label_file is not None:
-        raise OptionError(
-            "--label-file belongs to tables.", remedy="Name arrays with --labels instead."
-        )
     name = _find_features(arrays, layout, url)
     features = arrays[name]
     n_records, n_features = features.shape
@@ -163,7 +159,7 @@ def _name_variables(
     for name in arrays if layout.labels is None else layout.labels:
         array = arrays.get(name)
         if name in fitting and name not in layout.drop:
-            groups[name] = _name_columns(name, arrays, layout)
+            groups[name] = _name_columns(name, arrays)
         elif array is not None and array.shape[:1] == (n_records,) and name not in layout.drop:
             # It must not be left out unseen.
             problem = f"The array {name!r} of {shown(url)} is no numbers or text ({array.dtype})."
@@ -190,14 +186,10 @@ def _say_left_out(arrays: Mapping[str, NamedArray], known: set[str], url: str) -
         )
 
 
-def _name_columns(
-    name: str, held: Mapping[str, NamedArray], layout: SourceLayout
-) -> tuple[str, ...]:
+def _name_columns(name: str, held: Mapping[str, NamedArray]) -> tuple[str, ...]:
     if len(held[name].shape) == 1:
         return (name,)
     width = held[name].shape[1]
-    if layout.label_names is not None and len(layout.label_names) == width:
-        return layout.label_names
     return _read_names(held, "target_names", width) or tuple(f"{name}_{j}" for j in range(width))
 
 

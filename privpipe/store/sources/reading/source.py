@@ -267,14 +267,9 @@ class SourceLayout:
         Tables: the columns that are features; by default all that are nothing else.
     labels
         Arrays or columns that become variables. Arrays: by default all with one row per
-        record, a matrix one variable per column. Tables: by default the columns that
-        `features` leaves over, where it names any.
-    label_names
-        Arrays: names for the columns of a label matrix; by default ``target_names`` of the
-        source, or the array's name with a number.
-    label_file
-        XML file with Mulan's list of labels; for an ARFF file by default the one of the same
-        name beside it, where there is one.
+        record, a matrix one variable per column, named by an array ``target_names`` or by
+        number. Tables: by default the columns that `features` leaves over, where it names any;
+        of an ARFF file those of Mulan's list, an XML file of its name beside it.
     categorical, numeric
         Variables whose kind is forced; a table's columns named here are variables.
     one_hot
@@ -305,8 +300,6 @@ class SourceLayout:
 
     features: tuple[str, ...] = ()
     labels: tuple[str, ...] | None = None
-    label_names: tuple[str, ...] | None = None
-    label_file: str | None = None
     categorical: tuple[str, ...] = ()
     numeric: tuple[str, ...] = ()
     one_hot: tuple[str, ...] = ()
@@ -323,7 +316,7 @@ class SourceLayout:
     def __post_init__(self) -> None:
         """Take a single name, or a list, for a tuple of names."""
         kinds = ("categorical", "numeric", "one_hot", "dates", "calendar", "marked", "bins")
-        for name in ("features", "labels", "label_names", *kinds, "drop"):
+        for name in ("features", "labels", *kinds, "drop"):
             value = getattr(self, name)
             if value is not None:
                 object.__setattr__(self, name, as_names(value))

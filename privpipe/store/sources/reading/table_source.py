@@ -9,18 +9,17 @@ from functools import cached_property, partial
 from itertools import chain, islice
 from typing import Any, cast
 
-import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from privpipe.errors import InputError, OptionError, SourceError
+from privpipe.errors import InputError, SourceError
 from privpipe.numerics.kinds import is_large
 from privpipe.protocols import AnyArray
 from privpipe.store.access.location import guard_read, shown
 from privpipe.store.sources.reading import roles, source
 from privpipe.store.sources.reading.conversions import convert_cells, explain_cells, needs_text
-from privpipe.store.sources.reading.files import Batches, TableFile, TableFiles, read_labels
+from privpipe.store.sources.reading.files import Batches, TableFile, TableFiles
 
 SAMPLE_ROWS, MOST_BATCHES = 4_096, 16
 """Records of a sample of a file that declares its types, and places they are taken from."""
@@ -95,9 +94,8 @@ class FileTable:
         yield from islice(self.read(file, columns, forms, SAMPLE_ROWS), MOST_BATCHES)
 
     def read_labels(self) -> tuple[str, ...]:
-        """Columns that a list of labels names; none where none is given."""
-        place = self.layout.label_file
-        return () if place is None else read_labels(*fsspec.core.url_to_fs(place))
+        """Columns that a list of labels names; none where there is none."""
+        return ()
 
     def guard(self, file: TableFile, read: Callable[[], Any]) -> Any:
         """What is read, or an error that quotes nothing of a damaged file."""
@@ -217,11 +215,6 @@ def open_table(table: FileTable) -> source.RecordSource:
     OptionError, InputError, SourceError
         If columns and options do not fit; see `assign_roles`.
     """
-    if table.layout.label_names is not None:
-        raise OptionError(
-            f"--label-names names the columns of a label matrix, and {table.where} is a table.",
-            remedy="Name the table's own columns with --labels.",
-        )
     if table.layout.dialect.columns:
         roles.check_schema(table.layout.dialect.columns, table.columns, table.where)
     labels = table.read_labels()

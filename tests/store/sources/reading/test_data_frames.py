@@ -145,7 +145,6 @@ def test_ingest__attributes_alone_make_a_collection_without_features(tmp_path):
             OptionError,
             "height cannot be both a feature and a variable",
         ),
-        ({"label_names": ("a",)}, OptionError, "--label-names names the columns"),
     ],
 )
 def test_ingest__options_that_do_not_fit_are_told(tmp_path, name, layout, kind, message):
