@@ -135,7 +135,8 @@ def test_check__ends_the_reason_why_nothing_could_be_tried_once(
 ) -> None:
     """A message of ours ends in a full stop, and stood in a sentence: "anything.. From"."""
     monkeypatch.setenv("PRIVPIPE_ACCOUNT", str(tmp_path / "account"))
-    write_profiles(str(tmp_path / "records.zarr"), 240)
+    monkeypatch.setattr(test_methods, "SIZES", (40, 3, 5))  # few records of each value
+    write_profiles(str(tmp_path / "records.zarr"), 3000)
     audit = 'holdout = 0.4\nadversaries = ["naive_bayes"]\n[gate]\nenforce = false'
     check_command(configure_by(tmp_path, audit=audit))
     said = " ".join(capsys.readouterr().out.split())

@@ -216,7 +216,8 @@ def bound_held_out_information(reference: Reference, table: FloatArray, miss: fl
 
 def _bound_divergence(reference: Reference, measured: float, n: float, miss: float) -> float:
     """Upper bound on the true posteriors' divergence, by that of the records' own."""
-    highest = -math.log(float(reference.posteriors.min()))
+    # Any larger limit holds as well: of one private value it is 0.
+    highest = max(-math.log(float(reference.posteriors.min())), 0.1)
     rho = _exceed(_TILTS * highest) / _exceed(np.array(highest))
     rest, log = _TILTS - rho, math.log(1 / miss) / max(n, 1.0)
     won = -np.expm1(-log - _TILTS * measured)

@@ -16,6 +16,7 @@ from privpipe.numerics.mapping.held_out_information import (
     _bound_divergence,
     _exceed,
     bound_held_out_information,
+    expect_held_out_bound,
     make_reference,
 )
 from privpipe.protocols import FloatArray
@@ -141,6 +142,14 @@ def test_bound__holds_where_the_reference_is_of_another_law() -> None:
     ]
     assert (np.array(found) < truth).sum() <= stats.binom.ppf(0.9999, DRAWS, miss)
     assert np.median(found) < 2 * truth + 0.02  # and is no triviality
+
+
+def test_expect__of_one_private_value_nothing_is_revealed() -> None:
+    """Values of `by` may have one alone, where 0 was divided by 0."""
+    joint, mapping = np.full((1, 3), 1 / 3), sp.csc_array(np.eye(3))
+    assert 0 <= expect_held_out_bound(joint, mapping, np.ones(1), 100, 100) < 0.2
+    reference = make_reference(joint, mapping, np.ones(1), 100, 100)
+    assert bound_held_out_information(reference, 100 * joint, 0.05) == 0.0
 
 
 def test_bound__its_parts_share_the_chance(monkeypatch: pytest.MonkeyPatch) -> None:
