@@ -161,7 +161,14 @@ def schema_command() -> dict[str, Any]:
 
 
 def init_command(
-    collection: str, out: str, *, method: str, desired: Names, confidential: Names, release: str
+    collection: str,
+    out: str,
+    *,
+    method: str,
+    desired: Names,
+    confidential: Names,
+    release: str,
+    subject: str = "",
 ) -> dict[str, Any]:
     """Write a commented configuration; an existing file is never overwritten.
 
@@ -175,13 +182,15 @@ def init_command(
     for name in (*desired, *confidential):
         if schema.variable(name).column.n_categories == 1:
             raise forecast.refuse_constant([name])
+    if subject:
+        schema.variable(subject)
     suited, values = forecast.suggest_method(opened, () if desired else confidential)
     chosen, method = method, method or suited
     release = release or companion_url(collection, "release.zarr")
     n_gaps = _count_gaps(collection, method)
     uses = growing.read_uses(collection)
     records: dict[str, Any] = {"path": collection, "desired": desired, "confidential": confidential}
-    records["subject"] = uses.get("subject")
+    records["subject"] = subject or uses.get("subject")
     budget, first = _suggest_budget(records, release, method, n_gaps)
     gate = _suggest_gate(records, method)
     proposed, said = None, ""

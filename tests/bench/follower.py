@@ -146,6 +146,7 @@ def follow(
     """Init, run, and then the first thing that is said, until it is published or nothing is."""
     begun, config, tries = time.perf_counter(), "privpipe.toml", 0
     first = ["init", "records.zarr", "--desired", target, "--confidential", secret]
+    first += ["--subject", BY_GROUP[name]] if name in BY_GROUP else []
     ingest(folder, name, target, secret)
     code, said = call(folder, first)
     log = [said]
@@ -155,11 +156,6 @@ def follow(
         code, said = call(folder, first)
         log.append(f"(shuffled)\n{said}")
         tries = 1
-    if name in BY_GROUP:
-        text = (folder / config).read_text()
-        (folder / config).write_text(
-            text.replace("# subject = ", f'subject = "{BY_GROUP[name]}"  # ', 1)
-        )
     words, is_nothing = ["run", config], "the gate would refuse it" in said
     if is_nothing:  # what is said is tried: the last of the ladder, within the weakest limits
         write_last(folder / config)

@@ -232,7 +232,7 @@ class TrialRecords:
         quick = QUICK if self.schema.desired else (*QUICK, *ALONE)
         narrower = math.sqrt(min(1.0, len(evidence.truth) / self.n_audited))
         found: dict[tuple[str, str], Outlook] = {}
-        # Records of a person are pooled by the audit, too: all that are known, the last of the plan.
+        # Records of a person are pooled by the audit, too: all of them is the last of the plan.
         pooled = {
             attack.target: attack for attack in plan if attack.source == attack_options.GROUPS
         }

@@ -326,6 +326,10 @@ def test_ingest__takes_what_a_schema_says_of_order_gaps_and_roles(tmp_path: Path
     given: Any = {"method": "noisy", "desired": (), "confidential": (), "release": ""}
     text = init_command(str(tmp_path / "t.zarr"), "-", **given)["text"]
     assert '\nsubject = "who"\n' in text
+    named = init_command(str(tmp_path / "t.zarr"), "-", subject="at", **given)["text"]
+    assert '\nsubject = "at"\n' in named
+    with pytest.raises(InputError, match="'whose'"):
+        init_command(str(tmp_path / "t.zarr"), "-", subject="whose", **given)
     assert "\n[about]\n" in text
     assert '\ngroups = "at"  #' in text
     asked: Any = {"under": (), "account": "", "name": "", "dry_run": True}
