@@ -7,7 +7,8 @@ entry, so that a comparison that was stopped resumes.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, fields, replace
 from functools import partial
 from importlib.metadata import version
@@ -134,6 +135,9 @@ def compare_collection(
         open_executor(cluster_options(at_work), "compare", watch.hear) as executor,
     ):
         watch.say(f"cluster  {executor.describe()}")
+        if not executor.here:
+            with watch.stage("fit", f"{len(runs)} entries"):
+                _fit_apart(runs.values(), executor)
         shared: AttackReport | None = None
         for label, run in runs.items():
             with watch.stage("compare", label):
@@ -159,6 +163,17 @@ def compare_collection(
         remove_workspace(place)
     watch.say(f"compared {shown(url)}/compare.html")
     return comparison
+
+
+def _fit_apart(runs: Iterable[Run], executor: Executor) -> None:
+    """Fit all entries at once where workers have room; what one alone raises its row says."""
+    begun = []
+    with ExitStack() as held:
+        for run in runs:
+            with suppress(PrivpipeError):
+                held.enter_context(hold_workspace(run.release_url))
+                begun.append(resume.begin_or_resume(run)[0])
+        train.train_apart(begun, executor)
 
 
 def _measure(

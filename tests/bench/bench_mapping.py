@@ -1,12 +1,16 @@
-"""Privacy mappings: bounds about the law, limits on the worst case, beside what is wanted of them.
+"""Privacy mappings: promises, coverage, certificates, the clock and workers, beside their bars.
 
-``python -m tests.bench mapping``. Times are processor seconds. A reference called "at most" is the
-bar: a ratio above 1 is out of reach so far.
+``python -m tests.bench mapping``. Times are processor seconds. A reference called "at most",
+"wanted" or "allowed" is the bar: a ratio above 1 is out of reach so far. It takes hours; ``python
+-m tests.bench.bench_mapping PART [TEXT]`` runs one of `PARTS`, where it has cells those with the
+text in their name.
 """
 
 from __future__ import annotations
 
 import os
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,13 +18,26 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from privpipe import PrivacyMappingOptions, Records, fit_privacy_mapping
+from privpipe.cluster.executors.dask_executor import DaskExecutor
+from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.pricing_rounds import ClusterPricing
 from privpipe.cluster.workers.connection import ClusterOptions, connect
+from privpipe.flows.comparison import _fit_apart, plan_entries
 from privpipe.numerics.mapping.problem.pair_pricing import Prices, PricingQuestion, price_in_memory
 from privpipe.numerics.mapping.problem.programme import Programme
+from privpipe.pipeline.runs import resume
+from privpipe.pipeline.runs.run_options import RunOptions
+from privpipe.pipeline.stages.check import check_stage
+from privpipe.pipeline.stages.train import train_stage
+from privpipe.records.schema import CollectionSchema, Variable
 from privpipe.sanitizers.mapping.solving.constrained import solve_constrained_mapping
+from privpipe.store.access.workspace import hold_workspace
+from privpipe.store.collections.writing import write_collection
+from tests.bench import bench_mapping_scale, bench_sppm
+from tests.bench.mapping_coverage import list_coverage
 from tests.laws_of_records import RecordLaw, make_grid, make_laws
 
 Row = tuple[Any, ...]
@@ -66,7 +83,9 @@ def read_adult(attributes: tuple[str, ...], private: list[str], budget: float) -
     return RecordLaw(joint / joint.sum(), codes, "hamming", budget)
 
 
-def promise_adult(name: str, law: RecordLaw, n: int, bar: float, **changes: Any) -> list[Row]:
+def promise_adult(
+    name: str, law: RecordLaw, n: int, bar: float, seed: int, **changes: Any
+) -> list[Row]:
     """What is promised of records drawn from Adult's counts: against the bar, and the truth."""
     options = PrivacyMappingOptions(
         name="privacy_mapping",
@@ -75,7 +94,7 @@ def promise_adult(name: str, law: RecordLaw, n: int, bar: float, **changes: Any)
         distortion_budget=law.budget,
         **changes,
     )
-    mapping = fit_privacy_mapping(law.draw(n, np.random.default_rng(5)), options)  # type: ignore[arg-type]
+    mapping = fit_privacy_mapping(law.draw(n, np.random.default_rng(seed)), options)  # type: ignore[arg-type]
     (told, spent), number = law.tell(mapping), float(mapping.guarantee.number or 0.0)
     what = f"Adult, {name}, {n:,} records"
     released = len(np.unique(mapping.released))
@@ -87,15 +106,15 @@ def promise_adult(name: str, law: RecordLaw, n: int, bar: float, **changes: Any)
     ]
 
 
-def promise_on_adult() -> list[Row]:
+def promise_on_adult(seed: int = 5) -> list[Row]:
     """Three attributes, and the eight of a first configuration."""
     three, eight = read_adult(THREE, ["income"], 0.3), read_adult(EIGHT, ["income"], 0.8)
     both = read_adult(EIGHT, ["income", "sex"], 0.8)
     return [
-        *promise_adult("three attributes", three, 12_000, 0.15),
-        *promise_adult("three attributes", three, 48_842, 0.075),
-        *promise_adult("eight attributes", eight, 48_842, 0.2, most_frequent=2000),
-        *promise_adult("eight, income and sex", both, 48_842, 0.2, most_frequent=2000),
+        *promise_adult("three attributes", three, 12_000, 0.15, seed),
+        *promise_adult("three attributes", three, 48_842, 0.075, seed),
+        *promise_adult("eight attributes", eight, 48_842, 0.2, seed, most_frequent=2000),
+        *promise_adult("eight, income and sex", both, 48_842, 0.2, seed, most_frequent=2000),
     ]
 
 
@@ -194,14 +213,117 @@ def spread_strata(sizes: tuple[int, ...], n_values: int, n: int) -> list[Row]:
     ]
 
 
-def run(small: bool = False) -> list[Row]:
-    """All rows."""
-    return [
-        bound_the_law("random", 5_000 if small else 200_000),
-        bound_the_law("issue: 288 profiles", 5_000 if small else 200_000),
-        bound_the_law("ordered, absolute, three", 2_000),
-        limit_odds((4, 3) if small else (6, 5, 4)),
-        spend_limit(*(((3, 2), 2, 2_000, 1.0) if small else ((10, 10, 8), 6, 200_000, 3.0))),
-        *spread_strata(*(((3, 2), 2, 2_000) if small else ((16, 12, 12), 8, 400_000))),
-        *([] if small else promise_on_adult()),
+def write_adult(url: str) -> None:
+    """Adult's three attributes and income as a collection."""
+    table = pd.read_csv(Path(os.environ["PRIVPIPE_PAPER_DATA"]) / "adult.csv.gz")
+    names = [*THREE, "income"]
+    parts = {name: pd.factorize(table[name].astype(str), sort=True) for name in names}
+    kinds = (Variable(name, "int8", tuple(map(str, parts[name][1]))) for name in names)
+    schema = CollectionSchema(len(table), 0, "float32", chunk_rows=8192, variables=tuple(kinds))
+    blocks = [
+        {name: parts[name][0][rows].astype(np.int8) for name in names}
+        | {"features": np.empty((len(table[rows]), 0), np.float32)}
+        for rows in (slice(at, at + 8192) for at in range(0, len(table), 8192))
     ]
+    write_collection(url, schema, blocks)
+
+
+def fit_points(folder: Path, budgets: tuple[float, ...], executor: Executor) -> None:
+    """What `privpipe compare --vary distortion_budget=...` fits; its attacks are tasks anyway."""
+    base = RunOptions(
+        collection={"path": str(folder / "records.zarr")},
+        method={
+            "name": "privacy_mapping",
+            "attributes": THREE,
+            "private": ["income"],
+            "distortion_budget": budgets[0],
+            "gap": 1e-4,
+        },
+        release={"path": str(folder / f"{time.monotonic_ns()}.zarr")},
+        audit={"holdout": 0.5, "adversaries": ["naive_bayes"]},
+        gate={"enforce": False},
+    )
+    entries = plan_entries(base, {"distortion_budget": budgets})
+    runs = [check_stage(one) for one in entries.values()]
+    _fit_apart(runs, executor)
+    for run in runs:  # what is fitted already is not fitted again
+        with hold_workspace(run.release_url):
+            train_stage(resume.begin_or_resume(run)[0], executor)
+
+
+def spread_points(small: bool) -> Iterator[Row]:
+    """Points of a comparison on Adult: fitted here, and by two workers."""
+    budgets = (0.2, 0.4) if small else (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
+    with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
+        folder = Path(place)
+        patch.setenv("PRIVPIPE_KEYS", str(folder / "keys"))
+        patch.setenv("PRIVPIPE_ACCOUNT", str(folder / "account"))
+        write_adult(str(folder / "records.zarr"))
+        fit_points(folder, budgets, Executor())  # compiles, and says whose records these are
+        alone = _seconds(lambda: fit_points(folder, budgets, Executor()))
+        with connect(ClusterOptions(workers=2, dashboard="127.0.0.1:0")) as client:
+            executor = DaskExecutor(client, "0d0d0d0e")
+            fit_points(folder, budgets, executor)
+            before = client.run(time.process_time)
+            driver = _seconds(lambda: fit_points(folder, budgets, executor))
+            after = client.run(time.process_time)
+    busiest = max(after[key] - before[key] for key in before)
+    two, what = driver + busiest, f"Adult, {len(budgets)} points of compare"
+    yield f"{what}, two workers", two / alone, "of one", "at most", 0.6, two / alone / 0.6
+    yield f"{what}, one", alone, "s of CPU", "driver of two", driver, driver / alone
+
+
+def list_promises(seed: int, small: bool, match: str) -> Iterator[Row]:
+    """Promises by the truth, of laws and of Adult's counts."""
+    n = 5_000 if small else 200_000
+    yield bound_the_law("random", n)
+    yield bound_the_law("issue: 288 profiles", n)
+    yield bound_the_law("ordered, absolute, three", 2_000)
+    yield limit_odds((4, 3) if small else (6, 5, 4))
+    if not small:
+        yield from promise_on_adult(seed)
+
+
+def list_covered(seed: int, small: bool, match: str) -> Iterator[Row]:
+    """How often promises hold."""
+    yield from list_coverage(seed, *((500, 2) if small else (2_000, 400)), match)
+
+
+def list_cells(seed: int, small: bool, match: str) -> Iterator[Row]:
+    """Gaps of certificates on lines."""
+    yield from bench_mapping_scale.list_grid(seed, small, match)
+
+
+def list_limits(seed: int, small: bool, match: str) -> Iterator[Row]:
+    """What of `max_seconds` is spent."""
+    for limit in (1.0,) if small else (1.0, 3.0):
+        yield spend_limit(*((3, 2), 2, 2_000) if small else ((10, 10, 8), 6, 200_000), limit)
+    yield from bench_sppm.keep_limits(small)
+
+
+def list_workers(seed: int, small: bool, match: str) -> Iterator[Row]:
+    """What two workers take of one's time."""
+    yield from spread_strata(*(((3, 2), 2, 2_000) if small else ((16, 12, 12), 8, 400_000)))
+    yield bench_sppm.share(1024 if small else 65_536)
+    if "PRIVPIPE_PAPER_DATA" in os.environ:
+        yield from spread_points(small)
+
+
+PARTS: dict[str, Callable[[int, bool, str], Iterator[Row]]] = {
+    "promises": list_promises,
+    "clock": list_limits,
+    "workers": list_workers,
+    "coverage": list_covered,
+    "grid": list_cells,
+}
+
+
+def run(small: bool = False, seed: int = 0) -> Iterator[Row]:
+    """All rows, as they come."""
+    for part in PARTS.values():
+        yield from part(seed, small, "")
+
+
+if __name__ == "__main__":
+    for row in PARTS[sys.argv[1]](int(os.environ.get("SEED", "0")), False, " ".join(sys.argv[2:])):
+        print(*row, sep="\t", flush=True)

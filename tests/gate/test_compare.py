@@ -4,24 +4,35 @@ from __future__ import annotations
 
 import io
 import json
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from distributed import Client
 
 import privpipe.flows.comparison
 from privpipe.attacks.threats import inference
 from privpipe.attacks.threats.verdicts.outcomes import Attack, AttackOutcome
+from privpipe.cluster.executors.dask_executor import DaskExecutor
+from privpipe.cluster.executors.executor import Executor
 from privpipe.command import main
 from privpipe.command.run_command import _read_values
-from privpipe.errors import OptionError, RankError
+from privpipe.errors import OptionError, PrivacyWarning, RankError
 from privpipe.flows.comparison import compare_collection, plan_entries
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.runs.watch import Watch
 from privpipe.pipeline.stages import train as train_module
+from privpipe.pipeline.stages.check import check_stage
 from privpipe.report.console import PlainConsole
-from tests.gate.leaky_runs import make_leaky_options, make_records, write_records
+from privpipe.store.access.workspace import hold_workspace
+from privpipe.store.models import digest_map, open_model
+from tests.flows.test_methods import write_profiles
+from tests.flows.test_only_worker import Listening, kill_worker, only
+from tests.gate.leaky_runs import QUICK, make_leaky_options, make_records, write_records
+
+__all__ = ["only"]
 
 LEACE = {"label": "eraser <b>", "method": {"name": "leace"}}
 NARROW, WIDE = (
@@ -114,6 +125,62 @@ def test_compare__one_entry_that_cannot_be_fitted_does_not_stop_the_others(
     assert "verdict" in erased
     assert failed["error"].startswith("The design is singular")
     assert not failed["on_front"]
+
+
+@pytest.mark.slow
+def test_compare__is_the_same_though_the_only_worker_dies_while_it_fits(
+    only: Client, tmp_path: Path
+) -> None:
+    """Entries are fitted as tasks."""
+    killed, found = list[int](), dict[str, Any]()
+
+    def kill(work: str) -> None:
+        if work == "solve_apart":
+            killed.append(kill_worker(only))
+
+    for name, client, watch in (("here", None, Listening()), ("there", only, Listening(kill))):
+        (folder := tmp_path / name).mkdir()
+        write_records(str(folder / "records.zarr"), make_records(3000))
+        with pytest.MonkeyPatch.context() as patch:
+
+            def opened(_: Any, run: str, hear: Any, client: Any = client) -> Any:
+                here = Executor(hear) if client is None else DaskExecutor(client, run, hear)
+                return nullcontext(here)
+
+            patch.setattr(privpipe.flows.comparison, "open_executor", opened)
+            found[name] = compare_collection(make(folder, NARROW, LEACE, WIDE), watch)
+        assert ("advances" in watch.heard.get("solve_apart", ())) == (name == "there")
+    assert len(killed) == 1
+    assert found["there"]["entries"] == found["here"]["entries"]
+
+
+@pytest.mark.slow
+def test_train_apart__says_what_a_fit_on_a_worker_warned_of(only: Client, tmp_path: Path) -> None:
+    """A warning of a worker was in the worker's log alone."""
+    write_profiles(str(tmp_path / "records.zarr"), 600)
+    method = {"name": "privacy_mapping", "attributes": ["a0", "a1"], "private": ["private"]}
+    options = [
+        RunOptions(
+            collection={"path": str(tmp_path / "records.zarr")},
+            method={**method, "distortion_budget": budget, "most_frequent": 4},
+            release={"path": str(tmp_path / f"release-{budget}.zarr")},
+            gate={"enforce": False},
+            audit={"holdout": 0.4, "adversaries": QUICK},
+        )
+        for budget in (0.1, 0.2)
+    ]
+    runs = [check_stage(one) for one in options]
+    with ExitStack() as held:
+        for run in runs:
+            held.enter_context(hold_workspace(run.release_url))
+        with pytest.warns(PrivacyWarning, match="rare profiles are released") as said:
+            train_module.train_apart(runs, DaskExecutor(only, "0badcb07"))
+        assert len(said) == 2
+        models = [open_model(run.stored_model_url) for run in runs]
+        train_module.train_apart(runs, DaskExecutor(only, "0badcb08"))  # none is left to fit
+    with pytest.warns(PrivacyWarning):
+        alone = [train_module._learn(run, Executor())[0] for run in runs]
+    assert [digest_map(one) for one in models] == [digest_map(one) for one in alone]
 
 
 @pytest.mark.parametrize(

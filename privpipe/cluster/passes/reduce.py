@@ -123,22 +123,26 @@ class ShardedCollection:
     def spread(
         self, solve: Callable[["ShardedCollection", Any], Any], problems: Sequence[Any]
     ) -> list[Any]:
-        """``solve(self, problem)`` of each, in order, to the same bits.
-
-        Each is a task, which answers its own rounds, where each thread of the smallest worker
-        has room for all records. Of few problems and many records rounds engage more threads.
-        """
-        memory, plan = self.executor.measure(), self.collection.plan
-        n_bytes = _measure_bytes(self.collection, range(plan.n_chunks))
-        n_engaged = min(len(plan.tasks()), memory.n_threads) if n_bytes > LITTLE else 1
-        fits = not memory.smallest or n_bytes * memory.threads <= find_room(memory.smallest)
-        if self.executor.here or len(problems) < n_engaged or not fits:
+        """``solve(self, problem)`` of each, in order, to the same bits; see `spreads`."""
+        if not self.spreads(len(problems)):
             return [solve(self, one) for one in problems]
         alone = replace(self, executor=Executor())
         # Packed: arrays that travel beside their pickle may lie at any address, and sums another
         # way.
         packed = [cloudpickle.dumps((solve, one)) for one in problems]
         return list(map(pickle.loads, self.executor.solve_apart(_solve, packed, shared=(alone,))))
+
+    def spreads(self, n_problems: int) -> bool:
+        """Whether each of so many problems is a task, which answers its own rounds.
+
+        So it is where each thread of the smallest worker has room for all records. Of few problems
+        and many records rounds engage more threads.
+        """
+        memory, plan = self.executor.measure(), self.collection.plan
+        n_bytes = _measure_bytes(self.collection, range(plan.n_chunks))
+        n_engaged = min(len(plan.tasks()), memory.n_threads) if n_bytes > LITTLE else 1
+        fits = not memory.smallest or n_bytes * memory.threads <= find_room(memory.smallest)
+        return not self.executor.here and n_problems >= n_engaged and fits
 
 
 def _solve(shards: ShardedCollection, packed: bytes) -> bytes:

@@ -3,7 +3,9 @@
 Before it the sources are proved: what a run reads is what was ingested.
 """
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,7 +15,7 @@ from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes import pricing_rounds, proof_pass
 from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.cluster.passes.sketch_pass import sketch_collection
-from privpipe.errors import GuaranteeError, InputError, StoreError
+from privpipe.errors import GuaranteeError, InputError, PrivpipeError, PrivpipeWarning, StoreError
 from privpipe.fitted_names import schema_of, with_schema
 from privpipe.numerics.moments import CoMoments
 from privpipe.numerics.noise.amplification import amplify_by_shuffling
@@ -61,6 +63,35 @@ def train_stage(run: Run, executor: Executor) -> Trained:
         about["run"] = _dump_run(run)
         models.write_model(fitted, run.work_model_url, about)
     return _describe(fitted, run, executor)
+
+
+def train_apart(runs: Sequence[Run], executor: Executor) -> None:
+    """Fit runs on the same records that have no model yet, each a task, where workers have room.
+
+    What cannot be fitted is left to `train_stage`, which says why.
+    """
+    pending = []
+    for run in runs:
+        with suppress(PrivpipeError):
+            sketch_records(run, executor)
+            if not exists(run.stored_model_url) and _find_learned(run) is None:
+                pending.append(run)
+    if not pending or not (shards := _shards(pending[0], executor)).spreads(len(pending)):
+        return
+    for run, found in zip(pending, shards.spread(_learn_apart, pending), strict=True):
+        if found is not None:
+            fitted, about, said = found
+            for one in said:
+                warnings.warn(one, stacklevel=2)
+            models.write_model(fitted, run.work_model_url, about | {"run": _dump_run(run)})
+
+
+def _learn_apart(shards: ShardedCollection, run: Run) -> tuple[Any, ...] | None:
+    """Worker side: a fit, what its model says of it, and what it warned of."""
+    with warnings.catch_warnings(record=True) as said, suppress(PrivpipeError):
+        warnings.simplefilter("always", PrivpipeWarning)
+        return *_learn(run, shards.executor), [one.message for one in said]
+    return None
 
 
 def _dump_run(run: Run) -> dict[str, Any]:

@@ -23,7 +23,7 @@ PSEUDO_RECORDS = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0)
 _LEFT_ASIDE = 0.2
 _KEY = 0x5A00
 # The same for all records: a split hides nothing.
-_SPLIT_KEYS = {"held_out": 0x5BB9, "halves": 0x5BBA}
+_SPLIT_KEY = 0x5BB9
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,9 +164,7 @@ def _compare_halves(total: IntArray, late: IntArray) -> float:
     return float(gammaincc(mean / scale, statistic / scale))
 
 
-def split_counts(
-    counts: ProfileCounts, share: float, purpose: Literal["held_out", "halves"] = "held_out"
-) -> tuple[ProfileCounts, ProfileCounts]:
+def split_counts(counts: ProfileCounts, share: float) -> tuple[ProfileCounts, ProfileCounts]:
     """Counts of records to fit on, and of records held out, independent of one another.
 
     Each record is held out by a draw of its own, which does not depend on what it is: a cell loses
@@ -178,11 +176,9 @@ def split_counts(
     counts
     share
         Of the records that are held out; none at 0.
-    purpose
-        Two splits after one another draw apart, or the second would know the first.
     """
     # Thinning a multinomial: the two histograms are independent given how many are in each.
-    rng = np.random.Generator(np.random.Philox(key=_SPLIT_KEYS[purpose]))
+    rng = np.random.Generator(np.random.Philox(key=_SPLIT_KEY))
     out = rng.binomial(counts.counts, share).astype(np.int64)
     return _select_cells(counts, counts.counts - out), _select_cells(counts, out)
 

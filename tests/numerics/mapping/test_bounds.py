@@ -65,10 +65,10 @@ def test_bound_held_out__is_tight_with_many_records_and_says_how_many_it_needs()
     truth = measure(np.asarray((mapping @ law.T).T))
     found = {}
     for n in (2_000, 200_000):
-        fitted, first, second = (rng.multinomial(n, law.ravel()).reshape(2, 20) for _ in range(3))
+        fitted, fresh = (rng.multinomial(k * n, law.ravel()).reshape(2, 20) for k in (1, 2))
         joint = (fitted + 0.5) / (fitted + 0.5).sum()
         reference = make_reference(joint, mapping, joint.sum(axis=1), n, 2 * n)
-        found[n] = bound_held_out_information(reference, first, second, 0.05)
+        found[n] = bound_held_out_information(reference, fresh, 0.05)
         assert found[n] >= truth
     assert found[200_000] < 1.1 * truth + 1e-3
     needed = find_needed_records(law, mapping, law.sum(axis=1), 1.2 * truth, 0.5)

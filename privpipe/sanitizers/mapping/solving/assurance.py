@@ -360,17 +360,15 @@ def _select_known(mapping: SparseMapping, fresh: ProfileCounts) -> ProfileCounts
 def _bound_held_out(mapping: SparseMapping, law: CountedLaw, miss: float) -> float:
     """Bound on the information by the records that did not choose the mapping."""
     most = math.log(law.n_private)
-    # Two in each half at least.
-    if law.fresh.n_records < 4 or not miss:
+    if not law.fresh.n_records or not miss:
         return most
-    parts = profiles.split_counts(law.fresh, held_out_information.SECOND_PART, "halves")
-    first, second = (law.table(mapping, part) for part in parts)
     reference = held_out_information.make_reference(
         law.padded, mapping.mapping, law.prior, law.fitted.n_records, law.fresh.n_records
     )
-    found = held_out_information.bound_held_out_information(reference, first, second, miss)
+    table = law.table(mapping, law.fresh)
+    found = held_out_information.bound_held_out_information(reference, table, miss)
     # At most the values that were seen: where that is all there is, unseen ones count as well.
-    return found if found < math.log(len(first)) else most
+    return found if found < math.log(len(table)) else most
 
 
 def _bound_distortion(

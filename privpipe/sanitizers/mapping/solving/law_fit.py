@@ -26,7 +26,7 @@ from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping, find_nearest
 
 # Of one expected bound: what a promise takes, beside looking profiles up.
-_BOUNDS = 2.5
+_BOUNDS = 20.0
 # Sets of symbols that are tried, usually; and what a fit takes of reading its counts, at least.
 _SETS, _PILOT = 4, 200.0
 # Of a limit.
