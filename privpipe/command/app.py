@@ -157,6 +157,19 @@ def _read_option(name: str, about: dict[str, Any]) -> signatures.Parameter:
     return signatures.Parameter(name, where, annotation=type_, default=made)
 
 
+def _begin(name: str, given: dict[str, Any]) -> None:
+    """Say so at once; Prefect's server starts with it, unless there is something to refuse."""
+    from privpipe.report.console import say
+
+    say(f"begin    {given.get('config', name)}", stderr=True)
+    from privpipe.pipeline.runs.first_look import looks_whole
+
+    if looks_whole(given):
+        from privpipe.pipeline.operations.prefect_server import begin_server
+
+        begin_server()
+
+
 def _add_command(name: str, about: dict[str, Any]) -> None:
     """A command whose work is in a function of another module, loaded when it is called.
 
@@ -164,10 +177,8 @@ def _add_command(name: str, about: dict[str, Any]) -> None:
     """
 
     def call(*, as_json: bool = False, **given: Any) -> Any:
-        if about.get("prefect") and not given.get("dry_run"):
-            from privpipe.pipeline.operations.prefect_server import begin_server
-
-            begin_server()
+        if about.get("prefect") and not (given.get("dry_run") or given.get("released")):
+            _begin(name, given)
         module, _, function = about["calls"].partition(":")
         work = getattr(import_module(f"privpipe.command.{module}"), function)
         return work(**given, **about.get("fixed", {}))

@@ -17,10 +17,8 @@ from privpipe.cluster.estimate import estimate
 from privpipe.errors import FormatError, OptionError, StoreError
 from privpipe.pipeline.runs.configuration_file import find_release, read_options
 from privpipe.pipeline.runs.history import list_differences, read_attempts
-from privpipe.pipeline.stages.report_writing import write_pages
 from privpipe.records.schema import suggest
 from privpipe.report.console import say, tabulate
-from privpipe.report.release_page import FORMAT
 from privpipe.store.access.location import join, shown
 from privpipe.store.arrays.layout import companion_url
 
@@ -35,6 +33,9 @@ def report_command(release: str, *, public: bool) -> dict[str, Any]:
     FormatError
         If it is not one that this version can read.
     """
+    from privpipe.pipeline.stages.report_writing import write_pages
+    from privpipe.report.release_page import FORMAT  # draws: slow to load
+
     declared = None
     if release.endswith(".toml"):
         options = read_options(release)

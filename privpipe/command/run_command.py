@@ -13,7 +13,7 @@ from typing import Any
 
 import fsspec
 
-from privpipe.command import check_command, output
+from privpipe.command import output
 from privpipe.errors import GateError, OptionError, StoreError
 from privpipe.pipeline.operations.prefect_server import ephemeral_server, prepare_prefect
 from privpipe.pipeline.operations.record_removal import end_exchange
@@ -67,7 +67,9 @@ def run_command(
         What ``run_results.json`` says.
     """
     if dry_run:
-        return check_command.dry_run_command(config)
+        from privpipe.command.check_command import dry_run_command
+
+        return dry_run_command(config)
     # Before anything is read: the digest is compared when the file is.
     remember_code(trust)
     logical_time = read_time(time) if time else None
@@ -79,7 +81,7 @@ def run_command(
         raise OptionError(problem, remedy=remedy, code="audit-options")
     # Code of the user's is confirmed before anything imports it.
     confirm_code(options)
-    watch, checked = Watch(), None
+    watch, checked, release = Watch(), None, options.release.path
     # Whatever the metadata says is reported in a moment, before Prefect and a cluster start.
     try:
         if options.release.incremental:
@@ -87,9 +89,7 @@ def run_command(
         else:
             with watch.checking(options):
                 checked = replace(check.check_stage(options), whole_audit=full)
-            if workspace.read_state(options.release.path) is None and not exists(
-                options.release.path
-            ):
+            if workspace.read_state(release) is None and not exists(release):
                 # A first run: what a few chunks show ends it now, not after the cluster started.
                 found = forecast.check_sample(checked)
                 for name, sentence in (("features", found.dependence), ("gate", found.warning)):
@@ -97,7 +97,7 @@ def run_command(
                         say(f"{name:8s} {sentence}", stderr=True)
     except Exception as error:
         # Also of a run that never began: who scheduled it reads the results.
-        write_failure(options.release.path, None, error)
+        write_failure(release, None, error)
         raise
     return run_flow((options, watch, checked), config, until, times)
 
@@ -107,6 +107,11 @@ def run_flow(
 ) -> dict[str, Any]:
     """Run the flow of what was read and checked; `config` is what Prefect shows."""
     prepare_prefect()  # Prefect reads its settings when it is imported
+    cluster = ready[0].cluster
+    if cluster.kind == "local" and cluster.address is None and cluster.workers != 0:
+        from privpipe.cluster.workers.processes import begin_forking
+
+        begin_forking()
     from privpipe.flows.release_flow import handing_over, run_pipeline
 
     try:
@@ -311,7 +316,6 @@ def compare_command(config: str, vary: Sequence[str] = ()) -> dict[str, Any]:
     vary
         Options of methods with values to compare, as ``utility_budget=0.01,0.1``.
     """
-    prepare_prefect()
     from privpipe.flows.comparison import compare_collection
     from privpipe.report.comparison_page import tabulate_comparison  # draws: slow to load
 

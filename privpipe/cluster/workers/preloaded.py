@@ -8,12 +8,15 @@ would stay locked in a fork (but that of pyarrow's allocator, jemalloc, which is
 
 import gc
 import os
+import signal
 from contextlib import suppress
 from importlib import import_module
 
-import numpy as np
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, with which this ends
 
-from privpipe.cluster.workers.processes import MODULES
+import numpy as np  # noqa: E402 - takes a while
+
+from privpipe.cluster.workers.processes import MODULES  # noqa: E402 - likewise
 
 gc.disable()  # next to nothing of what imports make is garbage
 for name in MODULES:
@@ -24,3 +27,4 @@ os.register_at_fork(after_in_child=np.random.seed)
 # What is here to stay is looked through no more, and its pages stay shared.
 gc.freeze()
 gc.enable()
+signal.signal(signal.SIGINT, signal.default_int_handler)  # workers are given it back

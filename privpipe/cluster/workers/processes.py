@@ -21,7 +21,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -63,6 +63,20 @@ def prepare_forking() -> dict[str, Any]:
         context = get_mp_context()  # the first call preloads a list of Dask's own
     context.set_forkserver_preload([PRELOADED])
     return settings
+
+
+def begin_forking() -> None:
+    """Start the fork server ahead of its cluster: it imports while other things start.
+
+    It ends when this process does, in whatever way.
+    """
+    if prepare_forking():
+        from multiprocessing import forkserver  # not everywhere
+
+        # Where it cannot be, the cluster's own start says why.
+        with restoring_environment(), suppress(OSError):
+            os.environ |= WORKER_ENVIRONMENT | {"PYTHONHASHSEED": "6640"}  # as a nanny has it
+            forkserver.ensure_running()
 
 
 @contextmanager

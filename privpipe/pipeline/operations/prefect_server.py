@@ -220,12 +220,11 @@ def _start(listener: socket.socket, folder: Path, password: str) -> subprocess.P
         "PREFECT__SERVER_FINAL": "1",
         "PREFECT_SERVER_API_AUTH_STRING": password,
     }
-    number = listener.fileno()
     # -P: no file of the folder that a run is started from is imported in a library's place.
     command = [sys.executable, "-P", str(Path(__file__).with_name("served_prefect.py"))]
-    command += ["prefect.server.api.server:create_app", str(number), str(folder)]
-    given = {**os.environ, **marks}
-    return subprocess.Popen(command, env=given, pass_fds=[number], stdin=subprocess.PIPE)
+    command += ["prefect.server.api.server:create_app", str(listener.fileno()), str(folder)]
+    given, passed = {**os.environ, **marks}, [listener.fileno()]
+    return subprocess.Popen(command, env=given, pass_fds=passed, stdin=subprocess.PIPE)
 
 
 def _wait(process: subprocess.Popen[bytes], url: str, authority: Path, deadline: float) -> bool:

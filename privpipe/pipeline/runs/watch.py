@@ -21,7 +21,7 @@ from rich.text import Text
 
 from privpipe.cluster.executors.boundary import seal
 from privpipe.cluster.executors.executor import Event, Executor
-from privpipe.cluster.workers.progress import Progress, find_stage
+from privpipe.cluster.workers.progress import OneRun, Progress, RunCollector, find_stage
 from privpipe.errors import PrivpipeError, printable
 from privpipe.pipeline.runs.run import now
 from privpipe.pipeline.runs.run_options import RunOptions
@@ -274,8 +274,6 @@ def log_progress(what: str, now: Progress, seconds: float | None = None) -> None
 def export_progress(now: Progress) -> None:
     """Write or push the gauges of a run, if a place is named."""
     if os.environ.get("PRIVPIPE_METRICS_FILE") or os.environ.get("PRIVPIPE_METRICS_GATEWAY"):
-        from privpipe.cluster.workers.progress import OneRun, RunCollector
-
         # A gateway retains what was pushed last: a group for each deployment, not for each run.
         export_gauges(RunCollector(OneRun(now)), deployment=now.deployment)
 

@@ -1,0 +1,271 @@
+"""The start of a run: its first line before any library, nothing started for a mistyped name.
+
+What is compared is the order of events that the interpreter itself reports (imports, processes,
+sockets), never seconds: a fast machine must not pass what a slow one would not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from privpipe.cluster.workers.processes import WORKER_ENVIRONMENT, prepare_forking
+from privpipe.pipeline.runs.first_look import looks_whole
+from tests.standard import write_standard
+
+HEAVY = ("numpy", "scipy", "pandas", "zarr", "dask", "distributed", "sklearn", "numba", "prefect")
+"""Libraries that take longer to load than a first line may."""
+
+CONFIG = """
+[collection]
+path = "{folder}/records.zarr"
+desired = ["late"]
+confidential = ["party"]
+[method]
+name = "null_space"
+utility_budget = 0.05
+ridge = 0.01
+[release]
+path = "{folder}/release.zarr"
+[cluster]
+workers = 1
+dashboard = "off"
+[audit]
+adversaries = []
+[gate]
+enforce = false
+"""
+
+PROGRAM = """
+import json, os, sys
+events, heavy = [], set(sys.argv.pop().split(","))
+
+def watch(event, args):
+    if event == "import" and args[0] in heavy:
+        events.append(args[0])
+        heavy.discard(args[0])
+    elif event == "subprocess.Popen":
+        events.append("server" if "served_prefect" in str(args[1]) else "another process")
+    elif event == "socket.bind" and "listener" in str(args[1]) and "pymp" in str(args[1]):
+        events.append("fork server")
+    elif event == "socket.connect" and "first request" not in events and "server" in events:
+        events.append("first request")
+
+class Stderr:
+    def __init__(self, stream):
+        self.stream = stream
+    def __getattr__(self, name):
+        return getattr(self.stream, name)
+    def write(self, text):
+        events.extend(line[:8].strip() for line in text.splitlines() if line[:8].strip())
+        return self.stream.write(text)
+
+sys.addaudithook(watch)
+if __name__ == "__main__":
+    sys.stderr = Stderr(sys.stderr)
+    from privpipe.command import main
+    try:
+        main()
+    finally:
+        json.dump({"events": events}, open(os.environ["SEEN"], "w"))
+"""
+"""The command, and in the file that SEEN names what happened, in its order."""
+
+
+def call(folder: Path, *arguments: str, code: int) -> list[str]:
+    """Events of a command in a process of its own."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PREFECT_")}
+    environment |= {"PREFECT_HOME": str(folder / "home"), "SEEN": str(folder / "seen.json")}
+    (folder / "program.py").write_text(PROGRAM)
+    done = subprocess.run(
+        [sys.executable, str(folder / "program.py"), *arguments, ",".join(HEAVY)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == code, done.stderr
+    events: list[str] = json.loads((folder / "seen.json").read_text())["events"]
+    return events
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    write_standard(str(tmp_path / "records.zarr"), 400)
+    path = tmp_path / "run.toml"
+    path.write_text(CONFIG.format(folder=tmp_path))
+    return path
+
+
+def change(config: Path, old: str, new: str) -> str:
+    text = config.read_text()
+    assert old in text
+    config.write_text(text.replace(old, new))
+    return str(config)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("old", "new", "code"),
+    [("records.zarr", "recrods.zarr", 4), ('"late"', '"lat"', 3), ('"party"', '"partly"', 3)],
+    ids=["path", "desired", "confidential"],
+)
+def test_run__starts_nothing_for_a_mistyped_name(
+    config: Path, old: str, new: str, code: int
+) -> None:
+    events = call(config.parent, "run", change(config, old, new), code=code)
+    assert events[0] == "begin"
+    assert {"server", "another process", "fork server"}.isdisjoint(events)
+    # The libraries are what says it with its reason: they came, and came after the first line.
+    assert "zarr" in events
+
+
+@pytest.mark.slow
+def test_run__starts_the_server_before_it_loads_and_ends_it_with_a_refusal(config: Path) -> None:
+    """The control: an option that only the libraries know is refused with the server begun."""
+    events = call(config.parent, "run", change(config, "0.05", "-1.0"), code=2)
+    assert events[0] == "begin"
+    order = [one for one in events if one in ("server", "numpy", "zarr")]
+    assert order == ["server", "numpy", "zarr"]
+    assert not list_left(config.parent)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not prepare_forking(), reason="workers are not forked here")
+def test_run__starts_its_workers_beside_its_server(config: Path) -> None:
+    """Neither waits for the other; both are gone with the run."""
+    events = call(config.parent, "train", str(config), code=0)
+    promised = ["begin", "server", "numpy", "check", "fork server", "prefect", "first request"]
+    assert [one for one in events if one in promised] == promised
+    assert events.index("first request") < events.index("cluster") < events.index("train")
+    assert not list_left(config.parent)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.skipif(not prepare_forking(), reason="workers are not forked here")
+def test_run__leaves_nothing_where_it_is_ended_while_both_start(
+    config: Path, number: signal.Signals
+) -> None:
+    """As Ctrl-C does it: the signal reaches every process of the group."""
+    folder = config.parent
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PREFECT_")}
+    run = subprocess.Popen(
+        [sys.executable, "-c", "from privpipe.command import main; main()", "run", str(config)],
+        env=environment | {"PREFECT_HOME": str(folder / "home")},
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        text=True,
+    )
+    deadline = time.monotonic() + 300
+    while not is_loading(run.pid) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    begun = psutil.Process(run.pid).children(recursive=True)
+    assert sum("served_prefect" in " ".join(one.cmdline()) for one in begun) == 1
+    os.kill(run.pid, number) if number == signal.SIGKILL else os.killpg(run.pid, number)
+    said = run.communicate(timeout=300)[1]
+    assert "Traceback" not in said, said
+    _, alive = psutil.wait_procs(begun, timeout=120)
+    assert not alive
+    assert not (folder / "release.zarr").exists()
+
+
+def is_loading(run: int) -> bool:
+    """Whether the fork server of a run has begun to load what workers need."""
+    for one in psutil.Process(run).children():
+        if "forkserver" in " ".join(one.cmdline()):
+            return "_multiarray_umath" in Path(f"/proc/{one.pid}/maps").read_text()
+    return False
+
+
+def list_left(folder: Path) -> list[int]:
+    """Processes that know of a run's home, once they had time to end."""
+    found = []
+    for one in psutil.process_iter():
+        try:
+            if one.environ().get("PREFECT_HOME") == str(folder / "home"):
+                found.append(one)
+        except psutil.Error:
+            continue
+    return [one.pid for one in psutil.wait_procs(found, timeout=60)[1]]
+
+
+AHEAD = """
+import json, os
+from multiprocessing import forkserver
+from pathlib import Path
+from privpipe.cluster.workers.connection import ClusterOptions, connect
+from privpipe.cluster.workers.processes import begin_forking
+if __name__ == "__main__":
+    before = dict(os.environ)
+    begin_forking()
+    ahead, same = forkserver._forkserver._forkserver_pid, dict(os.environ) == before
+    with connect(ClusterOptions(workers=1, dashboard="off")) as client:
+        parents = list(client.run(os.getppid).values())
+    given = dict(one.split("=", 1) for one in Path(f"/proc/{ahead}/environ").read_text()
+                 .split("\\0") if "=" in one)
+    print(json.dumps({"ahead": ahead, "parents": parents, "same": same, "given": given}))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not prepare_forking(), reason="workers are not forked here")
+def test_begin_forking__is_what_a_cluster_would_have_begun(tmp_path: Path) -> None:
+    """Workers come from it, with the settings that a nanny gives before Python starts."""
+    program = tmp_path / "ahead.py"
+    program.write_text(AHEAD)
+    environment = {**os.environ, "OMP_NUM_THREADS": "7"}
+    done = subprocess.run(
+        [sys.executable, str(program)], env=environment, capture_output=True, text=True, check=True
+    )
+    found: dict[str, Any] = json.loads(done.stdout)
+    assert found["parents"] == [found["ahead"]]
+    assert found["same"], "what this process starts later must not have them"
+    wanted = WORKER_ENVIRONMENT | {"PYTHONHASHSEED": "6640"}
+    assert {name: found["given"].get(name) for name in wanted} == wanted
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "whole"),
+    [
+        ("[method]", "[method]", True),
+        ("records.zarr", "recrods.zarr", False),
+        ('"late"', '"lat"', False),
+        ('"party"', '"Party"', False),
+        ("[method]", '[training]\npath = "nowhere.zarr"\n[method]', False),
+        ("[method]", "[training]\n[method]", False),
+        ("[collection]", "[collections]", False),
+        ("[method]", "[method", False),
+        ('"{folder}/records.zarr"', '"s3://bucket/records.zarr"', True),
+        ('desired = ["late"]', "desired = 3", False),
+    ],
+)
+def test_looks_whole__is_what_the_files_show(config: Path, old: str, new: str, whole: bool) -> None:
+    change(config, old.format(folder=config.parent), new)
+    assert looks_whole({"config": str(config)}) is whole
+
+
+def test_looks_whole__knows_the_environment(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PRIVPIPE_COLLECTION__PATH", "nowhere.zarr")
+    assert not looks_whole({"config": str(config)})
+    monkeypatch.delenv("PRIVPIPE_COLLECTION__PATH")
+    monkeypatch.setenv("PRIVPIPE_TRAINING__PATH", "nowhere.zarr")
+    assert not looks_whole({"config": str(config)})
+
+
+def test_looks_whole__of_files(tmp_path: Path, config: Path) -> None:
+    assert not looks_whole({"config": str(tmp_path / "none.toml")})
+    assert looks_whole({"model": str(config), "source": "-", "dest": "new.csv"})
+    assert not looks_whole({"model": str(config), "source": str(tmp_path / "none.csv")})
+    assert looks_whole({"out": "new"})
+    os.mkfifo(tmp_path / "pipe.toml")
+    looks_whole({"config": str(tmp_path / "pipe.toml")})  # comes back: a pipe is not waited for
