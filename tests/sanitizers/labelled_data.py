@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+from privpipe.records.growing import GrowingRecords
 
 from privpipe.protocols import FloatArray
-from privpipe.records.growing import GrowingRecords
 from privpipe.records.memory import Records
 
 
