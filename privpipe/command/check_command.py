@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, is_dataclass
+from datetime import datetime
 from itertools import count
 from shlex import quote
 from typing import Any
@@ -40,10 +41,11 @@ MOST_NAMED = 12
 
 
 def check_command(
-    config: str, cost_of: float = 0.0, price: float = 0.0, score: float = 0.0
+    config: str, cost_of: float = 0.0, price: float = 0.0, score: float = 0.0, time: str = ""
 ) -> dict[str, Any]:
     """Check without a cluster; then read a few chunks to explain the budget."""
-    run = increment_check.check_any(configuration_file.read_options(config))
+    moment = configuration_file.read_time(time) if time else None
+    run = increment_check.check_any(configuration_file.read_options(config, moment))
     # After the check: what metadata refuses is refused without reading a record.
     found = forecast.check_sample(run)
     meaning, subjects = found.meaning, subject_limit.count_subjects(run)
@@ -237,9 +239,9 @@ def _write_share(share: float) -> str:
     return f"{share:.2%} of" if share < 10 else f"{share:.3g} times"
 
 
-def dry_run_command(config: str) -> dict[str, Any]:
+def dry_run_command(config: str, moment: datetime | None = None) -> dict[str, Any]:
     """Print the plan of a run."""
-    options = configuration_file.read_options(config)
+    options = configuration_file.read_options(config, moment)
     run = increment_check.check_any(options)
     plan = _plan(run, options.release.path)
     meaning, subjects = forecast.forecast_run(run), subject_limit.count_subjects(run)

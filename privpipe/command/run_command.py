@@ -66,13 +66,13 @@ def run_command(
     results
         What ``run_results.json`` says.
     """
+    logical_time = read_time(time) if time else None
     if dry_run:
         from privpipe.command.check_command import dry_run_command
 
-        return dry_run_command(config)
+        return dry_run_command(config, logical_time)
     # Before anything is read: the digest is compared when the file is.
     remember_code(trust)
-    logical_time = read_time(time) if time else None
     times = TimeSpan(read_time(since) if since else None, logical_time)
     options = read_options(config, logical_time)
     if full and options.release.incremental:

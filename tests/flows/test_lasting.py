@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from privpipe.command.check_command import check_command
-from privpipe.errors import StoreError
+from privpipe.command.run_command import run_command
+from privpipe.errors import OptionError, StoreError
 from privpipe.flows.increment_flow import release_increment
 from privpipe.pipeline.operations.health import check_account
 from privpipe.pipeline.runs.run_options import RunOptions
@@ -115,10 +116,31 @@ def test_other_run__in_a_container_is_told_and_not_refused(
     Path("run.toml").write_text(
         '[collection]\npath = "records.zarr"\ndesired = ["wanted"]\nconfidential = ["secret"]\n'
         '[method]\nname = "null_space"\nutility_budget = 0.05\nridge = 0.01\n'
-        '[release]\npath = "release.zarr"\n[audit]\nadversaries = []\n[gate]\nenforce = false\n'
+        '[release]\npath = "release.zarr"\n[audit]\nadversaries = []\n'
+        "[gate]\nenforce = false\n"
     )
     check_command("run.toml")
     assert "goes with its container" in " ".join(capsys.readouterr().out.split())
+
+
+def test_check__of_a_scheduled_place_takes_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the refusal advised, --time, was no option of `check`, and a dry run ignored it."""
+    write_small_collection(str(tmp_path / "records.zarr"))
+    monkeypatch.chdir(tmp_path)
+    Path("run.toml").write_text(
+        '[collection]\npath = "records.zarr"\ndesired = ["wanted"]\nconfidential = ["secret"]\n'
+        '[method]\nname = "null_space"\nutility_budget = 0.05\nridge = 0.01\n'
+        '[release]\npath = "{logical_time}.zarr"\n[audit]\nadversaries = []\n'
+        "[gate]\nenforce = false\n"
+    )
+    with pytest.raises(OptionError, match="no logical time"):
+        check_command("run.toml")
+    check_command("run.toml", time="2026-11-22T06:00:00Z")
+    given: Any = {"dry_run": True, "time": "2026-11-22T06:00:00Z"}
+    run_command("run.toml", since="", trust=(), **given)
+    assert "20261122T060000Z.zarr" in " ".join(capsys.readouterr().out.split())
 
 
 def test_incremental_run__is_refused_before_its_workspace(
