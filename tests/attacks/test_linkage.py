@@ -54,7 +54,7 @@ def test_measure_ranks__finds_identical_entries_by_chance_only() -> None:
 
 def test_measure_linkage__is_certain_for_the_identity_and_for_any_rotation(raw) -> None:
     report = measure_linkage(raw, raw)
-    assert {attack.method for attack in report.attacks} == {"direct", "learned"}
+    assert {attack.method for attack in report.attacks} == {"direct", "learned", "ranked"}
     assert all(attack.top_1.estimate == 1.0 for attack in report.attacks)
     turned = (raw - raw.mean(axis=0)) @ np.linalg.qr(np.random.default_rng(2).normal(size=(8, 8)))[
         0
@@ -89,6 +89,22 @@ def test_measure_linkage__finds_records_by_columns_copied_among_noise(n_copied, 
     released[:, :n_copied] = raw[:, :n_copied]
     least = 0.9 if n_copied == 1 else 0.95
     assert measure_linkage(raw, released).strongest.top_1.lower > least
+
+
+@pytest.mark.parametrize(
+    "curve",
+    [lambda x: np.exp(3 * x), lambda x: -(x**3), lambda x: 1 / (1 + np.exp(-8 * x))],
+    ids=["exponential", "falling cube", "logistic"],
+)
+def test_measure_linkage__finds_records_by_a_column_copied_on_a_curve(curve) -> None:
+    """By what is linear in the raw record none of 4,000 was found, and each is."""
+    random = np.random.default_rng(1)
+    raw, released = random.normal(size=(3000, 5)), random.normal(size=(3000, 6))
+    released[:, 2] = curve(raw[:, 0])
+    report = measure_linkage(raw, released)
+    assert report.attacks[0].top_10.upper < 0.03
+    assert report.strongest.method == "ranked"
+    assert report.strongest.top_1.lower > 0.95
 
 
 def test_measure_linkage__of_noise_finds_no_more_than_guessing_does() -> None:
@@ -132,7 +148,7 @@ def test_measure_linkage__states_its_report(raw) -> None:
     report = measure_linkage(
         raw, raw[:, :2], np.arange(600) // 6, options=AttackOptions(max_records=400)
     )
-    assert [attack.method for attack in report.attacks] == ["learned"]
+    assert [attack.method for attack in report.attacks] == ["learned", "ranked"]
     assert report.attacks[0].top_1.method == "grouped_wilson"
     assert (report.n_gallery, report.n_probes) == (400, 200)
     wide = np.tile(raw, (1, 164))

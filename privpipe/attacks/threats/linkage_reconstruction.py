@@ -11,7 +11,7 @@ from operator import itemgetter
 from typing import TypeAlias
 
 import numpy as np
-from scipy import linalg
+from scipy import linalg, special, stats
 
 from privpipe.attacks.adversaries import auxiliary, coordinates, ridges
 from privpipe.attacks.adversaries.attack_options import USUAL, AttackOptions
@@ -66,7 +66,8 @@ class LinkageAttack:
     method
         "direct": nearest in the columns both have, standardised. "learned": the release is
         first predicted from the raw record by a ridge regression on other pairs, and columns
-        are weighed by how well that does.
+        are weighed by how well that does. "ranked": the same of ranks within columns, by which
+        a column that was copied on a rising or falling curve is the column itself.
     top_1, top_10
         Share of probes whose release is the nearest, or among the ten nearest.
     median_rank
@@ -165,7 +166,10 @@ def measure_linkage(
     keys = identify_records(table[rows].astype(np.float64)) if table.size else None
     # One half trains the learned method and the other is looked up: whoever knows the pair that he
     # looks for need not link it.
-    methods = {"learned": _learn(known, gallery, at, keys, options.seed)}
+    methods = {
+        "learned": _learn(known, gallery, at, keys, options.seed),
+        "ranked": _learn(_rank(known), _rank(gallery), at, keys, options.seed),
+    }
     if x.shape[1] == z.shape[1]:
         methods["direct"] = _align(x[rows], z[rows], at)
     # Two intervals of each method hold jointly.
@@ -269,6 +273,11 @@ def _align(raw: FloatArray, released: FloatArray, at: IntArray) -> tuple[FloatAr
     varies = scale > 0
     mine, theirs = ((x[:, varies] - mean[varies]) / scale[varies] for x in (raw[at], released))
     return mine, theirs
+
+
+def _rank(x: FloatArray) -> FloatArray:
+    """Normal scores of each column's ranks; equal values have the same."""
+    return np.asarray(special.ndtri((stats.rankdata(x, axis=0) - 0.5) / len(x)))
 
 
 def _learn(known: FloatArray, gallery: FloatArray, at: IntArray, keys: Keys, seed: int) -> _Pair:
