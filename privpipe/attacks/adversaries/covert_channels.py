@@ -12,6 +12,7 @@ that hold there become features. What they reveal in the end is judged, like eve
 records that neither half holds.
 """
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import combinations
@@ -369,10 +370,10 @@ def find_combs(x: FloatArray, excess: FloatArray) -> Iterator[Features]:
 def _find_peaks(values: FloatArray, excess: FloatArray, bins: int) -> Iterator[tuple[float, float]]:
     """Size and frequency of the largest peak of many periods, and of that of few."""
     low, high = float(values.min()), float(values.max())
-    if not high > low:
-        return
     # Twice the range: a spectrum of the range alone has no period between two of its own.
     length = 2 * (high - low)
+    if not length * sys.float_info.max > bins:  # constant, or no frequency is a number
+        return
     places = np.minimum(((values - low) / length * bins).astype(np.int64), bins - 1)
     power = np.zeros(bins // 2 + 1, np.float32)
     for column in excess.T[1:] if excess.shape[1] == 2 else excess.T:  # two classes are one
