@@ -52,7 +52,7 @@ def test_find_codes__of_noise_hardly_one_holds_on_other_records() -> None:
 
 @pytest.mark.parametrize("unit", [5e-324, 1e-310, 1e-300, 1e200])
 def test_find_combs__of_values_in_any_unit_are_numbers(unit: float) -> None:
-    """Of predictions that are 0 but for the last bits a run warned of values that are no numbers."""
+    """Of predictions that are 0 but for the last bits a run warned of what are no numbers."""
     rng = np.random.default_rng(0)
     x, truth = unit * rng.integers(0, 3, (4000, 2)), rng.integers(0, 2, 4000)
     for read in covert_channels.find_combs(x, np.eye(2)[truth] - 0.5):
