@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from privpipe.records.growing import GrowingRecords
 
 from privpipe.protocols import FloatArray
-from privpipe.records.memory import Records
+from privpipe.records.memory import GrowingRecords, Records
 
 
 def join_parts(parts: list[Records]) -> GrowingRecords:
