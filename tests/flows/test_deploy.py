@@ -26,7 +26,7 @@ deployments:
     tags: [privpipe, release]
     parameters: {{ config_path: {config} }}
     schedules:
-      - {{ cron: "30 * * * *", timezone: UTC, active: true }}
+      - {{ cron: "{minute} * * * *", timezone: UTC, active: true }}
     work_pool: {{ name: privpipe, work_queue_name: releases }}
 """
 
@@ -53,15 +53,20 @@ def list_started() -> list[datetime]:
 
 
 @pytest.fixture(autouse=True)
-def deployments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def minute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Of every hour one is due half an hour from now: none becomes due within a test."""
+    minute = (datetime.now(UTC).minute + 30) % 60
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PRIVPIPE_ACCOUNT", str(tmp_path / "account"))
     monkeypatch.setattr(deploy_command, "datetime", Later)
     monkeypatch.setattr(Later, "readings", 0)
-    Path("prefect.yaml").write_text(PREFECT.format(config=configure(tmp_path)))
+    Path("prefect.yaml").write_text(PREFECT.format(config=configure(tmp_path), minute=minute))
+    return minute
 
 
-def test_deploy__starts_what_became_due_and_waits_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deploy__starts_what_became_due_and_waits_nowhere(
+    monkeypatch: pytest.MonkeyPatch, minute: int
+) -> None:
     """What a server is asked is answered here; one at work is asked below."""
     waiting: list[datetime] = []
     looked, made = list[datetime](), list[tuple[str, datetime]]()
@@ -83,7 +88,7 @@ def test_deploy__starts_what_became_due_and_waits_nowhere(monkeypatch: pytest.Mo
     # What is due later than that is made at the server, whatever its own loop does.
     assert made == [("privpipe-release/hourly", looked[0])]
     assert len(waiting) == len(set(waiting)) == 3
-    assert all(time < begun and (time.minute, time.second) == (30, 0) for time in waiting)
+    assert all(time < begun and (time.minute, time.second) == (minute, 0) for time in waiting)
     due = waiting[:]
     Later.readings = 0  # and once more: they wait, so that none is started twice
     deploy_command.deploy_command("prefect.yaml")
@@ -165,14 +170,14 @@ def test_gaps__of_a_renamed_deployment_name_the_remedy_and_end_by_it(
 
 @pytest.mark.slow
 def test_deploy__starts_what_became_due_meanwhile_once(
-    prefect_url: str, monkeypatch: pytest.MonkeyPatch
+    prefect_url: str, monkeypatch: pytest.MonkeyPatch, minute: int
 ) -> None:
     monkeypatch.setenv("PREFECT_API_URL", prefect_url)
     begun = datetime.now(UTC)
     deploy_command.deploy_command("prefect.yaml")
     due = list_started()
     assert len(due) == len(set(due)) == 3
-    assert all(time < begun and (time.minute, time.second) == (30, 0) for time in due)
+    assert all(time < begun and (time.minute, time.second) == (minute, 0) for time in due)
     Later.readings = 0  # and once more: they wait, so that none is started twice
     # However many wait: the server names so many at once, and a second `--fill` filled the rest.
     monkeypatch.setattr(deploy_command, "PAGE", 2)

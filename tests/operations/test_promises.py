@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 from collections import Counter
@@ -61,6 +62,13 @@ def nightly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Deployment:
     config.write_text(CONFIG.format(folder=tmp_path))
     schedules = (("0 2 * * *", "Europe/Berlin", True), ("0 9 * * *", "Europe/Berlin", False))
     return Deployment("release", "privpipe-release", "privpipe", "releases", str(config), schedules)
+
+
+@pytest.fixture
+def midway(nightly: Deployment) -> Deployment:
+    """The same, due half a day from now: whatever hour it is, none has just become due."""
+    hour = (datetime.now(UTC).hour + 12) % 24
+    return dataclasses.replace(nightly, schedules=((f"0 {hour} * * *", "UTC", True),))
 
 
 def have(accident: str, url: str, choose: random.Random) -> None:
@@ -190,7 +198,7 @@ def test_promises__last_until_another_takes_their_place(
     assert len(read_ledger("release")) == 1
     hourly = Deployment(**{**vars(nightly), "schedules": (("30 * * * *", "Etc/UTC", True),)})
     note_promises([hourly], BEGIN + timedelta(days=3))
-    paused = Deployment(**{**vars(nightly), "schedules": ()})
+    paused = dataclasses.replace(nightly, schedules=())
     note_promises([paused], BEGIN + timedelta(days=4))
     due = [time for time, _ in list_due("release", None, BEGIN + timedelta(days=9))]
     assert len(due) == 3 + 24
@@ -236,7 +244,7 @@ def test_promises__of_a_file_of_an_older_version_count_until_there_is_a_link(
     assert len(before) == 3
     note_promises([nightly], now)  # what it promised before
     assert not (tmp_path / "account").exists()
-    note_promises([Deployment(**{**vars(nightly), "schedules": ()})], now)
+    note_promises([dataclasses.replace(nightly, schedules=())], now)
     # The link holds all that the file held: whoever edits the file waives nothing any more.
     file.write_text('{"format_version": 1, "pro')
     assert list_due("release", None, now) == before
@@ -247,7 +255,7 @@ def test_promises__of_a_file_of_an_older_version_count_until_there_is_a_link(
 
 
 def test_gaps__of_a_name_that_is_deployed_no_more_say_so_and_end_when_asked(
-    nightly: Deployment,
+    midway: Deployment,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -258,7 +266,7 @@ def test_gaps__of_a_name_that_is_deployed_no_more_say_so_and_end_when_asked(
     monkeypatch.setattr(command.prefect_server, "prepare_prefect", lambda: None)
     with pytest.raises(OptionError, match="Nothing is promised"):
         gaps_command("release", "", False, end=True)
-    note_promises([nightly], datetime.now(UTC) - timedelta(days=3))
+    note_promises([midway], datetime.now(UTC) - timedelta(days=3))
     with pytest.raises(ClusterError) as found:
         gaps_command("release", "", False)
     assert found.value.remedy.startswith("`privpipe gaps release --fill`")
@@ -294,7 +302,7 @@ def test_gaps__of_a_name_that_is_deployed_no_more_say_so_and_end_when_asked(
 
 
 def test_gaps__that_will_never_be_made_are_waived_listed_and_noted(
-    nightly: Deployment,
+    midway: Deployment,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -304,7 +312,7 @@ def test_gaps__that_will_never_be_made_are_waived_listed_and_noted(
     monkeypatch.setattr(command, "list_waiting", lambda _: {})
     monkeypatch.setattr(command.prefect_server, "prepare_prefect", lambda: None)
     monkeypatch.setenv("PRIVPIPE_METRICS_FILE", str(tmp_path / "gaps.prom"))
-    note_promises([nightly], datetime.now(UTC) - timedelta(days=4))
+    note_promises([midway], datetime.now(UTC) - timedelta(days=4))
     due = [time for time, _ in list_due("release", None, datetime.now(UTC))]
     have("gate", fill_time(f"{tmp_path}/night-{{logical_time}}.zarr", due[0]), random.Random(0))
     have("made", fill_time(f"{tmp_path}/night-{{logical_time}}.zarr", due[1]), random.Random(0))
@@ -331,14 +339,14 @@ def test_gaps__that_will_never_be_made_are_waived_listed_and_noted(
     gauges = read_gauges((tmp_path / "gaps.prom").read_text())
     assert [gauges["privpipe_promised_releases", kind] for kind in ("waived", "missing")] == [3, 0]
     # A promise that begins anew loses none of that; what is made after all counts as made.
-    note_promises([nightly], datetime.now(UTC))
+    note_promises([midway], datetime.now(UTC))
     have("made", fill_time(f"{tmp_path}/night-{{logical_time}}.zarr", due[3]), random.Random(0))
     found = gaps_command("release", "", False)["promised"]
     assert [one["outcome"] for one in found] == ["waived", "made", "waived", "made"]
 
 
 def test_gaps__of_a_configuration_that_is_gone_are_missing_and_can_be_waived(
-    nightly: Deployment, monkeypatch: pytest.MonkeyPatch
+    midway: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file of a deployment goes with it: `gaps` ended by it, whatever was given."""
     started = list[object]()
@@ -346,8 +354,8 @@ def test_gaps__of_a_configuration_that_is_gone_are_missing_and_can_be_waived(
     monkeypatch.setattr(command, "list_waiting", lambda _: {})
     monkeypatch.setattr(command, "start_runs", lambda _, due: started.extend(due) or [])
     monkeypatch.setattr(command.prefect_server, "prepare_prefect", lambda: None)
-    note_promises([nightly], datetime.now(UTC) - timedelta(days=2))
-    Path(nightly.config).unlink()
+    note_promises([midway], datetime.now(UTC) - timedelta(days=2))
+    Path(midway.config).unlink()
     found = gaps_command("release", "", True)["promised"]
     assert [one["reason"] for one in found] == ["its configuration is gone"] * 2
     assert not started  # each run would end by the same

@@ -11,7 +11,7 @@ import numpy as np
 from scipy import special
 
 from privpipe.attacks.statistics import roc, scores, splits
-from privpipe.errors import ConvergenceError
+from privpipe.errors import ConvergenceError, InputError
 from privpipe.protocols import FloatArray
 
 
@@ -207,9 +207,14 @@ def choose_best(problem: Problem, candidates: Iterable[Fitted]) -> Fitted:
 
     Raises
     ------
+    InputError
+        If there is no tuning record: whole groups are on one side, and few have none to spare.
     ConvergenceError
         If no candidate gives finite decisions.
     """
+    if not len(problem.y_tune):
+        message = "No record is left to choose an adversary's settings by."
+        raise InputError(message, remedy="Use more records or groups.", code="too_few_records")
     best, best_score = None, -np.inf
     for candidate in candidates:
         score = measure_tuning(problem, candidate.decide(problem.x_tune))

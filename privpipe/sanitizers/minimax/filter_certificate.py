@@ -26,15 +26,16 @@ FALLS = 0.01
 """Share of Phi (of one nat, where Phi is less) that a last iteration may still gain."""
 CHANCE = 0.01
 """Of a target that is lost: its dependence is no greater than this often by chance."""
-DRAWS = 20
-"""Of the fewest landmarks; certificates are means, and so hardly depend on the seed."""
+DRAWS, FEWEST_DRAWS = 20, 10
+"""Of the fewest landmarks, and of more; certificates are means, and so hardly depend on the seed."""
 PER_LANDMARK, LLOYD_STEPS = 40, 3
 """Records of a landmark, at least: more landmarks fit noise, and limits rise. Steps of k-means."""
 TIMES = (1, 2, 4)
 """So many times as many span more functions: taken while they surely show more than fewer seem."""
-SURELY, NEARLY = 0.02, 0.9
-"""By how much more, to be taken whole, in part by less; the share at which still more are tried.
-Another seed may show a little less, and its certificate must not jump."""
+HARDLY, NEARLY, SURELY = 0.6, 0.9, 1.15
+"""Shares of what fewer seem to show: up to the first no more are tried, from the second on more are
+taken in part, from the third on whole. Another seed shows up to .05 less, and its certificate must
+not jump: with a step from 1.0 in place of a slope, seeds moved one of motion records by .05."""
 
 
 @dataclass(frozen=True)
@@ -133,19 +134,26 @@ def certify_filter(
         drawn = [
             # More landmarks would hide a weak target in noise: the fewest say whether it is lost.
             _measure(rounds, tasks, lift, confidence, chance=1.0 if shown else CHANCE)
-            for rng in np.random.default_rng(seed).spawn(DRAWS // times)
+            for rng in np.random.default_rng(seed).spawn(max(DRAWS // times, FEWEST_DRAWS))
             for lift in [_place_landmarks(rounds, times * fewest, rng)]
         ]
         least, before = np.mean([one for one, _ in drawn]), shown or drawn[0][1]
-        if shown and least <= NEARLY * shown.correlation:
+        share = _rise(float(least)) / max(_rise(shown.correlation), 1e-300) if shown else SURELY
+        if share <= HARDLY:
             break
-        part = float(np.clip((least - shown.correlation) / SURELY, 0, 1)) if shown else 1.0
+        part = float(np.clip((share - NEARLY) / (SURELY - NEARLY), 0, 1))
         names = [field.name for field in fields(Certificate)[:5]]
         means = {k: float(np.mean([getattr(one, k) for _, one in drawn])) for k in names}
         mixed: Any = {k: part * v + (1 - part) * getattr(before, k) for k, v in means.items()}
-        shown = replace(before if part < 0.5 else drawn[0][1], **mixed)
+        # Limits of more functions in part are no limits of all of these.
+        shown = replace(before if part < 1 else drawn[0][1], **mixed)
     assert shown is not None, "the fewest landmarks come first"
     return shown
+
+
+def _rise(correlation: float) -> float:
+    """Of two correlations near 1 shares as well say which is larger by how much: the tangent."""
+    return float(np.tan(np.arcsin(correlation)))
 
 
 def _measure(

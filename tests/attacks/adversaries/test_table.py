@@ -20,7 +20,7 @@ from privpipe.attacks.adversaries.problem import (
 )
 from privpipe.attacks.adversaries.ridges import solve_ridges
 from privpipe.attacks.statistics.roc import measure_area
-from privpipe.errors import ConvergenceError
+from privpipe.errors import ConvergenceError, InputError
 
 NUMBERS = [name for name, adversary in ADVERSARIES.items() if adversary.numbers]
 NON_LINEAR = [
@@ -192,6 +192,11 @@ def test_choose_best__takes_the_best_in_tuning_and_refuses_none() -> None:
     broken = Fitted(lambda x: np.full(len(x), np.nan), "broken")
     with pytest.raises(ConvergenceError, match="finite"):
         choose_best(numbers, [broken])
+    # Of four persons none was left to tune by, and the scale of the inputs was blamed.
+    empty = Problem(np.zeros((9, 1)), np.arange(9) % 2.0, np.zeros((0, 1)), np.zeros(0), 2)
+    with pytest.raises(InputError, match="No record is left to choose") as caught:
+        choose_best(empty, [right])
+    assert caught.value.code == "too_few_records"
 
 
 def test_choose_best__leaves_no_choice_to_rounding() -> None:

@@ -77,7 +77,9 @@ def test_certificate__of_a_weak_target_is_not_refused_for_the_noise_of_more_land
     weak = random.logistic(size=800) < 0.8 * x[:, 0]
     records = Records(x, desired=weak, confidential=x[:, 1] > 0)
     shown = certify_filter(LinearFilter("rand", np.eye(3), np.zeros(3)), records)
-    assert shown.n_landmarks == 80
+    # In part only, so that it counts as one of the fewest, whose limit is .896.
+    assert shown.n_landmarks == 20
+    assert shown.correlation_limit > 0.93
 
 
 @pytest.mark.parametrize("confidence", [95, 1.0, 0.0, float("nan")])
