@@ -27,7 +27,7 @@ FALLS = 0.01
 CHANCE = 0.01
 """Of a target that is lost: its dependence is no greater than this often by chance."""
 DRAWS, FEWEST_DRAWS = 20, 10
-"""Of the fewest landmarks, and of more; certificates are means, and so hardly depend on the seed."""
+"""Of the fewest landmarks and of more; certificates are means, and hardly depend on the seed."""
 PER_LANDMARK, LLOYD_STEPS = 40, 3
 """Records of a landmark, at least: more landmarks fit noise, and limits rise. Steps of k-means."""
 TIMES = (1, 2, 4)
