@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from privpipe.protocols import Column, FloatArray, IntArray, ShardSchema
+from privpipe.sanitizers.mapping.mapping_options import PrivacyMappingOptions
 from privpipe.sanitizers.mapping.profiles import ProfileCounts
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 
@@ -22,6 +24,16 @@ class RecordLaw:
 
     def draw(self, n: int, rng: np.random.Generator) -> CountedShards:
         return CountedShards(self, rng.multinomial(n, self.joint.ravel()).reshape(self.joint.shape))
+
+    def make_options(self, **changes: Any) -> PrivacyMappingOptions:
+        """Of a fit to records drawn from it."""
+        return PrivacyMappingOptions(
+            attributes=tuple(f"a{k}" for k in range(self.codes.shape[1])),
+            private=("private",),
+            distortion=self.distortion,  # type: ignore[arg-type]
+            distortion_budget=self.budget,
+            **changes,
+        )
 
     def tell(self, mapping: SparseMapping) -> tuple[float, float]:
         """True information, and true mean distortion, of a mapping that releases nearest."""

@@ -33,6 +33,7 @@ from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.train import train_stage
 from privpipe.records.schema import CollectionSchema, Variable
+from privpipe.sanitizers.mapping.solving.budgeted import solve_budgeted_mapping
 from privpipe.sanitizers.mapping.solving.constrained import solve_constrained_mapping
 from privpipe.store.access.workspace import hold_workspace
 from privpipe.store.collections.writing import write_collection
@@ -52,15 +53,8 @@ def _seconds(action: Callable[[], object]) -> float:
 def bound_the_law(name: str, n: int, **changes: Any) -> Row:
     """The promise of a fit beside what the mapping tells."""
     law = make_laws()[name]
-    options = PrivacyMappingOptions(
-        name="privacy_mapping",
-        attributes=tuple(f"a{k}" for k in range(law.codes.shape[1])),
-        private=("private",),
-        distortion=law.distortion,  # type: ignore[arg-type]
-        distortion_budget=law.budget,
-        **changes,
-    )
-    mapping = fit_privacy_mapping(law.draw(n, np.random.default_rng(0)), options)  # type: ignore[arg-type]
+    records, options = law.draw(n, np.random.default_rng(0)), law.make_options(**changes)
+    mapping = fit_privacy_mapping(records, options)  # type: ignore[arg-type]
     told, number = law.tell(mapping)[0], float(mapping.guarantee.number or 0.0)
     chosen = ", ".join(["promise", *(f"{key} = {value}" for key, value in changes.items())])
     return f"{chosen}, {name}, {n:,} records", number, "nats", "the truth", told, number / told
@@ -87,14 +81,8 @@ def promise_adult(
     name: str, law: RecordLaw, n: int, bar: float, seed: int, **changes: Any
 ) -> list[Row]:
     """What is promised of records drawn from Adult's counts: against the bar, and the truth."""
-    options = PrivacyMappingOptions(
-        name="privacy_mapping",
-        attributes=tuple(f"a{k}" for k in range(law.codes.shape[1])),
-        private=("private",),
-        distortion_budget=law.budget,
-        **changes,
-    )
-    mapping = fit_privacy_mapping(law.draw(n, np.random.default_rng(seed)), options)  # type: ignore[arg-type]
+    records, options = law.draw(n, np.random.default_rng(seed)), law.make_options(**changes)
+    mapping = fit_privacy_mapping(records, options)  # type: ignore[arg-type]
     (told, spent), number = law.tell(mapping), float(mapping.guarantee.number or 0.0)
     what = f"Adult, {name}, {n:,} records"
     released = len(np.unique(mapping.released))
@@ -148,6 +136,7 @@ class TimedTasks:
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
+        self.rounds: list[list[float]] = []
 
     def __call__(self, problem: Programme, question: PricingQuestion) -> Prices:
         return price_in_memory(problem, question)
@@ -156,10 +145,12 @@ class TimedTasks:
         return True
 
     def spread(self, solve: Any, problems: Any, at_once: int | None = None) -> Iterator[Any]:
+        self.rounds.append([])
         for one in problems:
             begun = time.process_time()
             found = solve(one)
             self.seconds.append(time.process_time() - begun)
+            self.rounds[-1].append(self.seconds[-1])
             yield found
 
 
@@ -210,6 +201,44 @@ def spread_strata(sizes: tuple[int, ...], n_values: int, n: int) -> list[Row]:
         (f"{what}, four simulated", four / alone, "of one", "at most", 0.35, four / alone / 0.35),
         (f"{what}, driver", share, "of all", "at most", 0.1, share / 0.1),
         (f"{what}, one", alone, "s of CPU", "the busiest of two", max(spent), alone / max(spent)),
+    ]
+
+
+def draw_variables(
+    sizes: tuple[int, ...], values: tuple[int, ...]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Joint, codes and private values of several variables that depend on a grid of profiles."""
+    rng, codes, private = np.random.default_rng(0), make_grid(*sizes), make_grid(*values)
+    mass = rng.exponential(size=len(codes))
+    joint = np.ones((len(private), len(codes))) * mass / mass.sum()
+    for k, n in enumerate(values):
+        slopes = rng.normal(0.0, 0.5, (n, len(sizes)))
+        odds = np.exp(slopes @ codes.T + 0.5 * rng.standard_normal((n, len(codes))))
+        joint *= (odds / odds.sum(axis=0))[private[:, k]]
+    return joint, codes, private
+
+
+def spread_budgets(sizes: tuple[int, ...], values: tuple[int, ...]) -> list[Row]:
+    """Budgets of several variables: two workers simulated, of the measured times of each round."""
+    joint, codes, private = draw_variables(sizes, values)
+
+    def solve(price: Any) -> None:
+        solve_budgeted_mapping(
+            joint,
+            codes,
+            private=private,
+            information_budgets=np.linspace(1.0, 0.5, len(values)).tolist(),
+            distortion_budget=0.4,
+            price=price,
+        )
+
+    tasks = TimedTasks()
+    alone = _seconds(lambda: solve(tasks))
+    two = alone - sum(tasks.seconds) + sum(map(max, tasks.rounds))
+    what = f"budgets of {len(values)} variables, {len(codes):,} profiles"
+    return [
+        (f"{what}, two simulated", two / alone, "of one", "at most", 0.6, two / alone / 0.6),
+        (f"{what}, one", alone, "s of CPU", "rounds", 1 + len(tasks.rounds), alone / two),
     ]
 
 
@@ -304,6 +333,7 @@ def list_limits(seed: int, small: bool, match: str) -> Iterator[Row]:
 def list_workers(seed: int, small: bool, match: str) -> Iterator[Row]:
     """What two workers take of one's time."""
     yield from spread_strata(*(((3, 2), 2, 2_000) if small else ((16, 12, 12), 8, 400_000)))
+    yield from spread_budgets(*(((3, 2), (2, 2)) if small else ((16, 12, 10), (2, 3, 2))))
     yield bench_sppm.share(1024 if small else 65_536)
     if "PRIVPIPE_PAPER_DATA" in os.environ:
         yield from spread_points(small)

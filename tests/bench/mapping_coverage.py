@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privpipe import PrivacyMappingOptions, fit_privacy_mapping
+from privpipe import fit_privacy_mapping
 from privpipe.errors import PrivacyWarning
 from privpipe.sanitizers.mapping.solving import assurance
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
@@ -27,15 +27,7 @@ OFF = 0.02
 def judge_draws(law: RecordLaw, n: int, n_draws: int, seed: int) -> np.ndarray:
     """Whether information and distortion are at most what is promised, by draw and level."""
     rng, kept = np.random.default_rng(seed), np.zeros((n_draws, len(LEVELS), 2), bool)
-    options = PrivacyMappingOptions(
-        name="privacy_mapping",
-        attributes=tuple(f"a{k}" for k in range(law.codes.shape[1])),
-        private=("private",),
-        distortion=law.distortion,  # type: ignore[arg-type]
-        distortion_budget=law.budget,
-        gap=1e-2,
-    )
-    assure = assurance.assure_mapping
+    options, assure = law.make_options(gap=1e-2), assurance.assure_mapping
     for draw in range(n_draws):
         judged: list[SparseMapping] = []
 

@@ -13,8 +13,10 @@ from privpipe.cluster.executors.dask_executor import DaskExecutor
 from privpipe.cluster.executors.executor import Event, Executor
 from privpipe.cluster.passes.pricing_rounds import ClusterPricing, plan_columns
 from privpipe.numerics.mapping.problem.pair_pricing import Prices, PricingQuestion, price_in_memory
+from privpipe.sanitizers.mapping.solving.budgeted import solve_budgeted_mapping
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
 from privpipe.store.models import digest_map
+from tests.laws_of_records import make_grid
 from tests.numerics.test_mapping_pricing import make_problem, random_duals
 from tests.sanitizers.mapping.solving.test_solve import profiles, random_joint
 from tests.sanitizers.mapping.test_strata import draw, make_records, options
@@ -123,6 +125,22 @@ def test_spread__sets_of_symbols_on_workers_give_the_same_mapping(client: Client
     assert "symbols charged" in alone.stopped
     price = ClusterPricing(client, "0f0f0f10", "cluster")
     assert digest_map(fit_privacy_mapping(records, plain, price)) == digest_map(alone)
+
+
+def test_spread__choices_of_weights_on_workers_give_the_same_mapping(client: Client) -> None:
+    """Budgets of several variables: of a round's two choices neither needs the other."""
+    joint, codes = random_joint(6, 48, 3), profiles(48, 2)
+    given = {"private": make_grid(2, 3), "information_budgets": (0.2, 0.1), "gap": 1e-6}
+    given |= {"distortion_budget": 0.3}
+    alone = solve_budgeted_mapping(joint, codes, **given)
+    heard: list[Event] = []
+    price = ClusterPricing(DaskExecutor(client, "0f0f0f11", heard.append), place="cluster")
+    shared = solve_budgeted_mapping(joint, codes, price=price, **given)
+    solved = [one for one in heard if one.work == "solve_apart" and one.what == "advances"]
+    assert len(solved) >= 2
+    for name in ("pointers", "released", "probabilities", "potentials"):
+        np.testing.assert_array_equal(getattr(shared, name), getattr(alone, name))
+    assert shared.guarantee == alone.guarantee
 
 
 def test_spread__what_nobody_reads_is_not_begun() -> None:

@@ -181,6 +181,12 @@ PriceOracle = Callable[[Programme, PricingQuestion], Prices]
 """Answers for all columns of a problem: in memory, or block by block on workers."""
 
 
+def count_threads(price: Any, seconds: float, n_tasks: int) -> int:
+    """Threads of workers for work of seconds, where a pilot sends it; 0 where it stays here."""
+    pays = getattr(price, "pays", None)
+    return price.n_threads if pays is not None and pays("solve_apart", seconds, n_tasks) else 0
+
+
 def column_groups(problem: Programme) -> IntArray:
     """Group of each column: its most likely private value relative to the prior."""
     return np.asarray(np.argmax(problem.posterior / problem.prior, axis=1))

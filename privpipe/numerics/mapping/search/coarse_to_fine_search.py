@@ -55,13 +55,17 @@ def search_ordered(progress: Search, start: Duals | None = None) -> None:
     """
     problem = progress.problem
     n_cells, coarser = min(_COARSEST, problem.n_symbols), start
-    if problem.n_symbols >= _MANY_SYMBOLS and mass_exchange.measure_noise(problem) > progress.gap:
+    noisy = problem.n_symbols >= _MANY_SYMBOLS
+    noisy = noisy and mass_exchange.measure_noise(problem) > progress.gap
+    if noisy:
         coarser = _search_noisy(progress, start)
     while not progress.stop:
         if n_cells >= problem.n_symbols:
             _search_level(progress, coarser, OrderedExplorer(_FINE_BINS))
             return
-        *_, coarser = _search_cells(progress, n_cells, _COLUMN_BINS, coarser)
+        level, plan, coarser = _search_cells(progress, n_cells, _COLUMN_BINS, coarser)
+        if noisy and not (progress.stop or is_squared(problem)):
+            mass_exchange.exchange_masses(progress, level, plan, coarser)
         finer = 2 if progress.reached < _NEARLY * progress.gap else _REFINEMENT
         n_cells = min(finer * n_cells, problem.n_symbols)
         # No level between half the symbols and all of them.

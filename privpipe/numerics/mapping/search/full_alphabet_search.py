@@ -14,9 +14,8 @@ from privpipe.numerics.mapping.problem import programme
 from privpipe.numerics.mapping.problem.ordered_pricing import list_near, price_from
 from privpipe.numerics.mapping.problem.programme import Pairs
 from privpipe.numerics.mapping.problem.search_progress import Search
-from privpipe.numerics.mapping.problem.smoothed_dual import DualPoint
 from privpipe.numerics.mapping.search.dual_ascent import REACH, DualAscent
-from privpipe.numerics.mapping.search.interior_point import solve_interior_point
+from privpipe.numerics.mapping.search.interior_point import offer_optimum
 from privpipe.protocols import IntArray
 
 # Temperatures: of the first round and of the multiplier's first move, nats, since cells leave what
@@ -117,13 +116,5 @@ def _finish(
     if pairs is None:
         return
     pairs = pairs.join(problem, *map(np.concatenate, zip(*carriers, strict=True)))
-    anchor = np.exp(duals.potentials) * problem.prior * (1e-2 * gap / problem.n_symbols)
-    start = DualPoint(pairs, ascent.logits[:, None], duals.multiplier, 0.0)
-    try:
-        solved = solve_interior_point(progress, start, anchor, start_gap=1e-3, gap=0.1 * gap)
-    except (np.linalg.LinAlgError, RuntimeError):
-        return
-    if solved is not None:
-        plan = programme.make_feasible(problem, pairs, solved.y[:-1], 1e-9)
+    if (solved := offer_optimum(progress, pairs, duals)) is not None:
         ascent.restart(ascent.logits, float(solved.z[-1]))
-        progress.offer(plan, ascent.duals, ascent.bound, len(pairs), "interior")

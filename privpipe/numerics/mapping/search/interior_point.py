@@ -328,6 +328,22 @@ def solve_interior_point(
     return state if close and finite and state.infeasibility() <= 1e-6 else None
 
 
+def offer_optimum(progress: Search, pairs: Pairs, duals: Duals) -> _State | None:
+    """Offer the best mapping on pairs, from near-optimal duals; None where it did not come out."""
+    problem, gap = progress.problem, progress.gap
+    anchor = np.exp(duals.potentials) * problem.prior * (1e-2 * gap / problem.n_symbols)
+    logits = smoothed_dual.logits_of(duals.potentials, problem.prior)
+    start = DualPoint(pairs, logits, duals.multiplier, 0.0)
+    try:
+        solved = solve_interior_point(progress, start, anchor, start_gap=1e-3, gap=0.1 * gap)
+    except (np.linalg.LinAlgError, RuntimeError):
+        return None
+    if solved is not None:
+        plan = programme.make_feasible(problem, pairs, solved.y[:-1], 1e-9)
+        progress.offer(plan, progress.duals, progress.bound, len(pairs), "interior")
+    return solved
+
+
 def polish(progress: Search, explore: Explorer, start: DualPoint, start_gap: float) -> Pairs:
     """Alternate interior point and pricing until the certified gap is reached.
 

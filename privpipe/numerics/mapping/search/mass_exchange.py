@@ -7,7 +7,8 @@ remains is a local question (who joins whom) with a global answer known. So what
 moves far stays moved, all else begins at its own place, and one of a few neighbours is released.
 Then columns in turn move mass from the dearest of their symbols to the cheapest near by, by exact
 line searches: descent by coordinates on the information and the price of distortion, .1 s a sweep
-over 2**17.
+over 2**17. By absolute distance sweeps stall where many symbols are near a price. So they end with
+the best mapping on the pairs of the spacing that is ahead.
 """
 
 from dataclasses import InitVar, dataclass, field
@@ -21,6 +22,7 @@ from privpipe.numerics.mapping.problem.pair_pricing import PricingQuestion, meas
 from privpipe.numerics.mapping.problem.programme import Duals, Pairs, Plan, Programme
 from privpipe.numerics.mapping.problem.search_progress import Search
 from privpipe.numerics.mapping.search.coarsening import CoarseAlphabet
+from privpipe.numerics.mapping.search.interior_point import offer_optimum
 from privpipe.protocols import FloatArray, IntArray
 
 # Of the spacing that balances noise against distortion: who joins whom is chosen here.
@@ -29,6 +31,10 @@ _WIDEST = 8
 _NEIGHBOURS = 4
 # Short ones first, since each ends with a measurement on the full alphabet.
 _BATCHES = (5, 5, 10, *(20,) * 8)
+# Batch by whose end spacings are compared, and from which on it must win that share.
+_EARLY = 3
+# Pairs above which factors take the memory of a machine.
+_MOST_FACTORED = 2**20
 # Share of the gap that a long batch must win for another at this spacing.
 _WORTH = 0.03
 _STEPS = np.array([0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32])
@@ -225,19 +231,24 @@ def exchange_masses(progress: Search, level: CoarseAlphabet, plan: Plan, duals: 
     prices = ordered_pricing.price_ordered(problem, PricingQuestion(duals), bins)
     bound = measure_bound(problem, prices, duals)
     first = _choose_spacing(problem, duals.multiplier)
-    # The rule is a guess: half and double of it are tried where it stops short.
-    for spacing in (first, max(1, first // 2), 2 * first):
+    # The rule is a guess: half, double and four times of it are tried where it stops short.
+    early = []
+    for spacing in dict.fromkeys((first, max(1, first // 2), 2 * first, 4 * first)):
         slots = _Slots(problem, duals.multiplier, _begin(level, plan, spacing))
         offsets = spacing * np.unique(np.concatenate([-_STEPS, _STEPS]))
         named = np.ascontiguousarray(_snap(prices.best, spacing, problem.n_symbols))
-        for n_sweeps in _BATCHES:
-            before = progress.reached
-            slots.sweep(n_sweeps, offsets, named)
-            progress.offer(slots.as_plan(), duals, bound, slots.n_pairs, "exchange")
+        for number, n_sweeps in enumerate(_BATCHES):
+            before, found = progress.reached, slots.sweep(n_sweeps, offsets, named)
+            progress.offer(found, duals, bound, slots.n_pairs, "exchange")
             if progress.stop:
                 return
-            if n_sweeps == _BATCHES[-1] and progress.reached > (1 - _WORTH) * before:
+            early += [found] * (number == _EARLY)
+            if number >= _EARLY and progress.reached > (1 - _WORTH) * before:
                 break
+    # Who joins whom holds by then, of the spacing that is ahead; how much is found at once.
+    found = min(early, key=lambda plan: plan.information)
+    if not ordered_pricing.is_squared(problem) and len(found.symbols) <= _MOST_FACTORED:
+        offer_optimum(progress, Pairs.of(problem, found.symbols, found.columns), duals)
 
 
 def measure_noise(problem: Programme) -> float:
@@ -307,8 +318,8 @@ class _Slots:
     def n_pairs(self) -> int:
         return int(np.count_nonzero(self.mass))
 
-    def sweep(self, n_sweeps: int, offsets: IntArray, named: IntArray) -> None:
-        """So many sweeps, to and fro."""
+    def sweep(self, n_sweeps: int, offsets: IntArray, named: IntArray) -> Plan:
+        """So many sweeps, to and fro; the mapping then."""
         problem, distance = self.problem, self.problem.distance
         line: Any = distance
         positions = line.symbols[:, 0].copy(), line.columns[:, 0].copy()
@@ -329,6 +340,7 @@ class _Slots:
             spent = sweep(positions, law, price, state, offsets, named, turn % 2 == 1)
         # The augmented Lagrangian's update of its multiplier, which is at most halved at once.
         self.multiplier *= max(0.5, 1.0 + _STIFFNESS * (spent / problem.budget - 1.0))
+        return self.as_plan()
 
     def as_plan(self) -> Plan:
         """The mapping, feasible and measured."""

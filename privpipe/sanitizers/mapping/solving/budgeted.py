@@ -9,12 +9,14 @@ the ``I(S_k; released)``. So each choice of weights is the plain problem on a jo
 stacked, with its pricing, its certificate, its size: its certified optimum bounds the largest share
 of *every* mapping from below, and its mapping is a column of a linear programme of as many rows as
 there are variables, whose duals are the next weights (Kelley 1960). Of the mixture that the
-programme names the shares are measured anew: mixing lowers them further.
+programme names the shares are measured anew: mixing lowers them further. A round after the first
+has two choices of weights, which know nothing of each other: they are tasks where that pays.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from typing import Any, cast
 
 import numpy as np
 import scipy.sparse as sp
@@ -22,7 +24,7 @@ from scipy.optimize import linprog, minimize_scalar
 
 from privpipe.errors import ConvergenceError, OptionError
 from privpipe.numerics.mapping.certificate import certify_mapping
-from privpipe.numerics.mapping.problem.pair_pricing import PriceOracle
+from privpipe.numerics.mapping.problem.pair_pricing import PriceOracle, count_threads
 from privpipe.numerics.mapping.problem.programme import DistanceKind, measure_information
 from privpipe.numerics.mapping.problem.search_progress import Deadline
 from privpipe.protocols import ArrayLike, FloatArray, IntArray
@@ -112,39 +114,33 @@ def solve_budgeted_mapping(
     shares = _Shares(p / p.sum(), private, budgets)
     mappings: list[sp.csc_array] = []
     measured: list[FloatArray] = []
-    weights = np.full(len(budgets), 1 / len(budgets))
-    best: sp.csc_array | None = None
-    lower, likeliest, last = 0.0, weights, None
-    width, stopped = gap / float(budgets.max()), "no further progress"
-    deadline, overhead = Deadline(max_seconds), 0.0
+    lower, likeliest = 0.0, np.full(len(budgets), 1 / len(budgets))
+    proof, best = cast("SparseMapping | None", None), sp.csc_array((1, 1))
+    queue, width, stopped = [likeliest], gap / float(budgets.max()), "no further progress"
+    deadline, overhead, n_threads = Deadline(max_seconds), 0.0, 0
+    given: dict[str, Any] = {"codes": x, "distortion": distortion, "unseen": unseen}
+    given["distortion_budget"] = distortion_budget
     for number in range(_ROUNDS):
         # What is done between the solves of a round, and once more at the end, is left.
         free = deadline.left - 2 * overhead
-        if best is not None and free <= _LAST * max_seconds < np.inf:
+        if number and free <= _LAST * max_seconds < np.inf:
             stopped = "time limit"
             break
-        seconds = free if best is not None and free < _HALVED * max_seconds else free / 2
-        begun = Deadline(seconds)
-        scale = float((weights / budgets).sum())
-        last = solve_privacy_mapping(
-            shares.stack(weights / budgets / scale),
-            x,
-            distortion,
-            distortion_budget=distortion_budget,
-            # A quarter of the width: bound and mapping of several solves add up.
-            gap=max(width / (4 * scale), 1e-12),
-            price=price,
-            start=last,
-            max_seconds=max(seconds, np.finfo(float).tiny),
-            unseen=unseen,
-        )
+        seconds = free if number and free < _HALVED * max_seconds else free / 2
+        begun, given["price"] = Deadline(seconds), None if n_threads else price
+        one = partial(_solve_weighted, shares, width, **given, start=proof)
+        for weights, (bound, found) in zip(
+            queue, _solve_each(one, queue, begun, price, n_threads), strict=True
+        ):
+            if proof is None or bound > lower:
+                lower, likeliest, proof = bound, weights, found
+            mappings.append(found.mapping)
+            measured.append(shares.measure(found.mapping))
         solved = begun.spent
-        if best is None or scale * last.lower_bound > lower:
-            lower, likeliest, proof = scale * last.lower_bound, weights, (last, weights / budgets)
-        mappings.append(last.mapping)
-        measured.append(shares.measure(last.mapping))
+        # The first of them is the pilot for the others.
+        n_threads = n_threads if number else count_threads(price, 2 * solved, 2)
         mixture, proposed = _mix(mappings, measured)
-        best = mixture if best is None else _step(shares, best, mixture)
+        best = _step(shares, best, mixture) if number else mixture
         upper = shares.largest(best)
         if upper - lower <= width:
             if not lower <= 1 < upper or width <= _NARROWEST:
@@ -152,12 +148,34 @@ def solve_budgeted_mapping(
                 break
             # Whether any mapping keeps to the budgets is open: that is decided first of all.
             width *= _NARROWER
-        # Far from the last useful weights the programme guesses: every other round stays nearer.
-        weights = proposed if number % 2 == 0 else 0.5 * (proposed + likeliest)
+        # Far from the last useful weights the programme guesses: the second stays nearer.
+        nearer = 0.5 * (proposed + likeliest)
+        queue = [proposed] if np.array_equal(proposed, nearer) else [proposed, nearer]
         overhead = max(overhead, begun.spent - solved)
-    assert best is not None, "the first round has no limit"
+    assert proof is not None, "the first round has no limit"
     _check_shares(upper, lower, distortion_budget)
-    return _store(shares, replace(proof[0], stopped=stopped), proof[1], best, (lower, upper))
+    proof = replace(proof, stopped=stopped)
+    return _store(shares, proof, likeliest / budgets, best, (lower, upper))
+
+
+def _solve_weighted(
+    shares: "_Shares", width: float, timed: tuple[FloatArray, float], **given: Any
+) -> tuple[float, SparseMapping]:
+    """The least weighted sum of shares within seconds: its bound and its mapping."""
+    parts, most = timed[0] / shares.budgets, max(timed[1], np.finfo(float).tiny)
+    scale = float(parts.sum())
+    # A quarter of the width: bound and mapping of several solves add up.
+    gap = max(width / (4 * scale), 1e-12)
+    found = solve_privacy_mapping(shares.stack(parts / scale), **given, gap=gap, max_seconds=most)
+    return scale * found.lower_bound, found
+
+
+def _solve_each(solve: Any, queue: Any, begun: Deadline, price: Any, n_threads: int) -> Any:
+    """Solve for all weights of a round in order, as tasks where workers have threads for them."""
+    n = len(queue)
+    # Side by side each has all the time; one after the other, its part of what is left by then.
+    timed = ((one, begun.left / (n - k if n_threads < n else 1)) for k, one in enumerate(queue))
+    return price.spread(solve, timed, n_threads) if n_threads else map(solve, timed)
 
 
 def check_budgets(budgets: Sequence[float], n_variables: int) -> FloatArray:

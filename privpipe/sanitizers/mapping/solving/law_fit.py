@@ -12,7 +12,7 @@ from scipy.special import entr
 
 from privpipe.errors import InputError
 from privpipe.numerics.mapping.held_out_information import expect_held_out_bound
-from privpipe.numerics.mapping.problem.pair_pricing import PriceOracle
+from privpipe.numerics.mapping.problem.pair_pricing import PriceOracle, count_threads
 from privpipe.numerics.mapping.problem.programme import measure_information
 from privpipe.numerics.mapping.problem.search_progress import Deadline
 from privpipe.protocols import FloatArray, Guarantee, IntArray
@@ -152,15 +152,9 @@ def solve_law(
     expect, more = expect_from(law.joint, *n_records), {"gap": options.gap, "max_seconds": left}
     # A set of symbols takes about as long as all.
     if left and (spread := getattr(price, "spread", None)):
-        n = _count_threads(price, _SETS * begun.spent, _SETS)
+        n = count_threads(price, _SETS * begun.spent, _SETS)
         more["solve_all"] = partial(spread, at_once=n)
     return released_symbols.charge_symbols(found, law.joint, expect, **more), found
-
-
-def _count_threads(price: Any, seconds: float, n_tasks: int) -> int:
-    """Threads of workers for work of seconds, where a pilot sends it; 0 where it stays here."""
-    pays = getattr(price, "pays", None)
-    return price.n_threads if pays is not None and pays("solve_apart", seconds, n_tasks) else 0
 
 
 def expect_from(
@@ -263,7 +257,7 @@ def fit_each(
     begun = Deadline(np.inf)
     profiles.make_joint(laws[order[0]].fitted)  # a pilot: a small part of the smallest
     seconds = _PILOT * begun.spent * sizes.sum() / max(sizes.min(), 1.0)
-    n_threads = _count_threads(price, seconds, len(laws))
+    n_threads = count_threads(price, seconds, len(laws))
     # What small ones do not need passes on to large ones.
     rest = {k: sizes[order[at:]].sum() for at, k in enumerate(order)}
     if n_threads:

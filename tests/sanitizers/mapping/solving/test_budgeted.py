@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import cvxpy as cp
@@ -10,7 +11,8 @@ import pytest
 
 from privpipe import PrivacyMappingOptions, Records, fit_privacy_mapping, solve_privacy_mapping
 from privpipe.errors import ConvergenceError, OptionError
-from privpipe.numerics.mapping.problem.programme import measure_information
+from privpipe.numerics.mapping.problem.pair_pricing import Prices, PricingQuestion, price_in_memory
+from privpipe.numerics.mapping.problem.programme import Programme, measure_information
 from privpipe.protocols import Column, ShardSchema
 from privpipe.sanitizers.mapping.privacy_mapping import check_mapping
 from privpipe.sanitizers.mapping.solving import assurance
@@ -106,6 +108,32 @@ def test_solve_budgeted_mapping__says_by_how_much_budgets_are_too_small() -> Non
     with pytest.raises(ConvergenceError, match="open") as error_open:
         solve(joint, (0.5 * enough * 1.001,) * 2, gap=0.1, max_seconds=1e-9)
     assert error_open.value.code == "budgets-open"
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_solve_budgeted_mapping__solves_two_choices_of_weights_apart(n_threads: int) -> None:
+    """Neither of a round's two knows of the other: where they are solved changes no bit."""
+    joint, taken = draw_joint(2), list[list[float]]()
+
+    def price(problem: Programme, question: PricingQuestion) -> Prices:
+        return price_in_memory(problem, question)
+
+    def spread(solve: Any, problems: Any, at_once: int) -> list[Any]:
+        assert at_once == n_threads
+        problems = [pickle.loads(pickle.dumps(one)) for one in problems]
+        taken.append([seconds for _, seconds in problems])
+        return [pickle.loads(pickle.dumps(solve))(one) for one in problems]
+
+    more = {"n_threads": n_threads, "spread": spread, "pays": lambda *_: True}
+    vars(price).update(more)
+    alone = solve(joint, (0.2, 0.9), max_seconds=1e3)
+    apart = solve(joint, (0.2, 0.9), max_seconds=1e3, price=price)
+    assert max(map(len, taken)) == 2
+    np.testing.assert_array_equal(apart.probabilities, alone.probabilities)
+    assert apart.guarantee == alone.guarantee
+    first, second = next(one for one in taken if len(one) == 2)
+    # One after the other has half; side by side both have all that is left.
+    assert first == pytest.approx(second / (3 - n_threads), rel=0.1)
 
 
 @pytest.mark.parametrize("budgets", [(0.1,), (0.1, 0.2, 0.3), (0.1, 0.0), (0.1, np.nan)])
