@@ -347,7 +347,8 @@ def _register() -> RunCollector:
 
 
 def write_gauges(collector: Collector, path: str) -> None:
-    """Write a file for node_exporter's textfile collector, whole."""
+    """Write a file for node_exporter's textfile collector, whole, and its folder."""
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
     write_to_textfile(path, _registry(collector))
 
 
