@@ -27,7 +27,7 @@ def split_sentences(text: str) -> list[str]:
 
 def is_long(sentence: str) -> bool:
     """Whether a reader would lose it; code, links and formulas count as one word."""
-    plain = re.sub(r"`[^`]*`|\$[^$]*\$|\{[^}]*\}|\]\([^)]*\)", " x ", sentence)
+    plain = re.sub(r"``.+?``|`[^`]*`|\$[^$]*\$|\{[^}]*\}|\]\([^)]*\)", " x ", sentence)
     # A moment, an address or a version is one number.
     plain = re.sub(r"\d[\d.:+TZ-]*\d[\d.:+TZ-]*", "0", plain)
     words = re.findall(r"[^\W\d_][\w'-]*", plain)
