@@ -45,6 +45,7 @@ from privpipe.pipeline.stages.trial import (
     draw_trial,
     read_records,
 )
+from privpipe.protocols import Column, Shard, ShardSchema
 from privpipe.records.sampling import make_split, take_records
 from privpipe.sanitizers import METHODS
 from privpipe.sanitizers.ladder import identify
@@ -252,6 +253,50 @@ def test_try_method__equalised_odds_pass_where_the_prediction_alone_reveals(tmp_
     limits = {"confidential_advantage_max": 0.2, "exposed_max": 0.1}
     assert not trial.try_method(plain, standardise=False).passes(limits)
     assert trial.try_method(equalised, standardise=False).passes(limits)
+
+
+def test_try_method__asks_who_reads_bits(usual: tuple[RunOptions, TrialRecords]) -> None:
+    """A predicted wage was advised, and refused: years and schooling say a third thing by digits.
+
+    Where the steps of one feature are larger than what another adds, what is left over is the
+    other. Trees see it in no band of numbers; of eight bins nothing is left.
+    """
+    rng = np.random.default_rng(3)
+    secret = rng.integers(0, 2, N)
+    x = np.column_stack([rng.integers(0, 2_000, N), 0.4 * secret]).astype(np.float64)
+    whole = Shard(x, desired=x.sum(axis=1, keepdims=True), confidential=secret[:, None] * 1.0)
+    schema = ShardSchema(2, desired=(Column("wanted"),), confidential=(Column("secret", 2),))
+    parts = {"learn": take_records(whole, np.arange(0, N, 2))}
+    parts["judge"] = take_records(whole, np.arange(1, N, 2))
+    trial = replace(usual[1], schema=schema, **parts)
+    exact = trial.try_method({"name": "target_only", "ridge": 1e-9}, standardise=False)
+    found = {one.key: one for one in exact.outlooks}["confidential_advantage_max"]
+    assert found.adversary == "bit_reader"
+    assert found.lower > 0.5
+    binned = trial.try_method({"name": "target_only", "n_bins": 8}, standardise=False)
+    assert binned.passes(), binned.outlooks
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_try_method__says_what_classes_are_never_predicted(n_classes: int, tmp_path: Path) -> None:
+    """One in twenty is of a class that is the likeliest of no record: the commonest is said of
+    all, or of all such. What is said of all alike retains nothing, also where nothing could."""
+    rng = np.random.default_rng(5)
+    x, secret = rng.normal(size=(N, 3)), rng.integers(0, 2, N).astype(np.int8)
+    target = (x[:, 0] > 0).astype(np.int8) if n_classes == 3 else np.zeros(N, np.int8)
+    target[(rng.random(N) < 0.05) & (x[:, 1] > -1.0)] = n_classes - 1
+    options, url = make(tmp_path), str(tmp_path / "other.zarr")
+    write_records(url, {"features": x, "secret": secret, "wanted": target})
+    trial = draw(options.change("collection", path=url))
+    rung = trial.try_method({"name": "target_only"}, standardise=False)
+    assert rung.unsaid == pytest.approx((target == n_classes - 1).mean(), abs=0.01)
+    assert "never predicts the classes of 4." in rung.describe()
+    assert rung.is_useful == (n_classes == 3)
+    if n_classes == 2:
+        others = [("null_space", "plain"), ("minimax_least_squares", "plain")]
+        found = diagnose(options, trial, others)
+        assert found.following is None
+        assert "no release keeps half of what raw records show" in found.text
 
 
 def test_diagnose__says_how_many_records_are_needed_where_noise_fails(

@@ -18,12 +18,13 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtrit
 
-from privpipe.attacks.adversaries import attack_options, auxiliary, preparation
-from privpipe.attacks.adversaries.evidence import Evidence
+from privpipe.attacks.adversaries import READS_BITS, attack_options, auxiliary, preparation
+from privpipe.attacks.adversaries.evidence import Evidence, Target
 from privpipe.attacks.equal_noise import score_least_squares
 from privpipe.attacks.statistics.folds import LEAST_IN_CELL
 from privpipe.attacks.statistics.scores import EXPOSURES, Score
-from privpipe.attacks.threats.inference import plan_attacks, run_attack
+from privpipe.attacks.threats.inference import plan_attacks, run_attack, train_adversary
+from privpipe.attacks.threats.paired_training import count_unsaid
 from privpipe.attacks.threats.verdicts.outcomes import Attack
 from privpipe.capabilities import FollowsTarget
 from privpipe.cluster.passes.loaded_map import release_by
@@ -61,6 +62,9 @@ QUICK = (
 
 ALONE = (("released", "boosting"), ("released", "logistic"))
 """The same where there is no target to be joined with."""
+
+EXACT = ("bits", READS_BITS)
+"""Who reads exact numbers: the predicted wage was advised, whose bits say a worker's ethnicity."""
 
 WEAKEST = {"confidential_advantage_max": 0.2, "exposed_max": 0.1}
 """Limits beyond which a verdict says too little to be proposed."""
@@ -129,6 +133,8 @@ class Rung:
         How much of what raw records show of the target is left, in [0, 1]; NaN without a target.
     failed
         Why it could not be tried; else nothing.
+    unsaid
+        Share of the records that are of a class of the target which is never predicted.
     """
 
     method: Mapping[str, Any]
@@ -136,6 +142,7 @@ class Rung:
     outlooks: tuple[Outlook, ...] = ()
     retained: float = math.nan
     failed: str = ""
+    unsaid: float = 0.0
 
     @property
     def worst(self) -> Outlook:
@@ -229,7 +236,7 @@ class TrialRecords:
         evidence = self._prepare(released)
         # The levels of the intervals are those of the whole plan.
         plan = plan_attacks(evidence, self.options)
-        quick = QUICK if self.schema.desired else (*QUICK, *ALONE)
+        quick = (*QUICK, EXACT) if self.schema.desired else (*QUICK, EXACT, *ALONE)
         narrower = math.sqrt(min(1.0, len(evidence.truth) / self.n_audited))
         found: dict[tuple[str, str], Outlook] = {}
         # Records of a person are pooled by the audit, too: all of them is the last of the plan.
@@ -303,7 +310,8 @@ class TrialRecords:
             least = {(o.target, o.key): o.upper for o in self.noise.outlooks}
             seen = [(o, least.get((o.target, o.key), o.upper)) for o in self.foresee(read)]
             outlooks = tuple(replace(o, upper=max(o.upper, known)) for o, known in seen)
-            return Rung(method, standardise, outlooks, self._measure_retained(released))
+            retained, unsaid = self._measure_retained(released), self._find_unsaid(released)
+            return Rung(method, standardise, outlooks, retained, unsaid=unsaid)
         except (PrivpipeError, ValueError, TypeError) as error:
             # A message of ours holds no value of a record; of others nothing is said.
             known = error.message if isinstance(error, PrivpipeError) else type(error).__name__
@@ -329,14 +337,26 @@ class TrialRecords:
         shares = []
         for column in self.schema.desired:
             raw, after = (self._predict(x, column) for x in (self.judge.features, released))
-            shares.append(min(1.0, max(0.0, after) / raw) if raw > 0 else 1.0)
+            # What is the same of all records predicts nothing, also where nothing beats a guess.
+            varies = bool(np.ptp(released, axis=0).any())
+            shares.append(min(1.0, max(0.0, after) / raw) if raw > 0 else float(varies))
         return min(shares)
+
+    def _find_unsaid(self, released: FloatArray) -> float:
+        """The largest share, by target, of records of classes that the release never predicts."""
+        classes = [one for one in self.schema.desired if one.is_categorical]
+        targets = [Target(self._prepare_target(released, c), 0, self.options) for c in classes]
+        made = [train_adversary(one, "released", "logistic") for one in targets]
+        return max(map(count_unsaid, targets, made), default=0.0)
+
+    def _prepare_target(self, x: FloatArray, column: Column) -> Evidence:
+        truth = self.judge.desired[:, [self.schema.desired.index(column)]]
+        about: Any = {"columns": (column,), "groups": self.groups, "options": self.options}
+        return preparation.prepare_evidence(x, truth, **about)
 
     def _predict(self, x: FloatArray, column: Column) -> float:
         """Best advantage over a guess by least squares and trees, trained anew."""
-        truth = self.judge.desired[:, [self.schema.desired.index(column)]]
-        given: Any = {"columns": (column,), "groups": self.groups, "options": self.options}
-        evidence, found = preparation.prepare_evidence(x, truth, **given), [0.0]
+        evidence, found = self._prepare_target(x, column), [0.0]
         kind: Any = "classes" if column.is_categorical else "numbers"
         for name in ("least_squares", "boosting"):
             attack = Attack(column.name, kind, "released", name)
