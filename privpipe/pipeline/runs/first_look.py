@@ -1,5 +1,4 @@
-"""A first look at what a command was given, before any library loads: is all of it there, and are
-its numbers such as options take?
+"""A first look at what a command was given, before any library loads: is it there, and in range?
 
 It decides what may start at once, and refuses nothing. What looks wrong is refused, with its
 reason, by whoever reads it in earnest, and nothing was started for it.
