@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import tomllib
 from copy import copy
 from dataclasses import replace
@@ -104,7 +105,8 @@ def test_noise__is_what_limits_are_wide_and_no_accident_of_its_draw(
 ) -> None:
     """A draw that gains by chance moves neither limits that are written nor what is advised."""
     options, trial = usual
-    wide = {one.key: one.upper for one in trial.noise.outlooks}
+    # As `init` writes them: with room, in hundredths.
+    wide = {o.key: math.ceil(100 * ROOM * o.upper) / 100 for o in trial.noise.outlooks}
     assert {one.gain for one in trial.noise.outlooks} == {0.0}
     held = open_training(options).keeping(make_split(0.5), "held_out")
     judged = replace(trial, judge=read_records(held, N))
@@ -112,9 +114,9 @@ def test_noise__is_what_limits_are_wide_and_no_accident_of_its_draw(
     for seed in range(draws):
         drawn = np.random.default_rng(50 + seed).standard_normal((len(judged.judge.features), 1))
         found += [one.upper / wide[one.key] for one in judged.foresee(drawn)]
-    # Within the room that a limit is given, which is no twice of what is needed.
-    assert max(found) < ROOM
-    assert np.mean(found) > 0.6
+    # Within the limit, which is no twice of what is needed.
+    assert max(found) < 1.0
+    assert np.mean(found) > 0.55
 
 
 @pytest.mark.parametrize("n_rungs", [1, pytest.param(None, marks=pytest.mark.slow)])
@@ -616,7 +618,8 @@ def test_foresee__pools_records_of_a_person_as_the_audit_will(
     rng, n = np.random.default_rng(3), len(trial.judge.features)
     persons = np.arange(n) // 8
     secret = rng.integers(0, 2, n)[persons]
-    released = 0.35 * secret[:, None] + rng.normal(size=(n, 1))
+    # Rounded: who reads bits sees by the last digits of a sum what was added, and gains .43.
+    released = np.round(0.35 * secret[:, None] + rng.normal(size=(n, 1)), 3)
     judge = replace(
         trial.judge, confidential=secret[:, None].astype(trial.judge.confidential.dtype)
     )
