@@ -124,11 +124,10 @@ def measure_power(target: Target, leak: str) -> safeguards.Detection:
         attack = outcomes.Attack(name, target.kind, source, adversary)
         # What one fold finds all of them find. What it misses they find where it must be found.
         several = share >= options.must_find and inference.is_shown_by_one(target)
-        room = -math.inf
         for one in (True, False) if several else (True,):
-            if room <= ROOM:
-                scores = inference.run_attack(planted, attack, options, only_first=one).scores
-                room = _find_room([scores], attack.kind, options)
+            scores = inference.run_attack(planted, attack, options, only_first=one).scores
+            if (room := _find_room([scores], attack.kind, options)) > ROOM:
+                break
         finds |= share <= options.must_find and room > 0
         if room > ROOM:
             size = share
