@@ -185,7 +185,8 @@ class FollowsTarget(Protocol):
     """Makes of a record a function of its target prediction and of the map alone, bit for bit.
 
     Whoever sees the release and has the map then knows no more of a record than whoever has the map
-    and the prediction: the audit verifies it record by record, and attacks the prediction instead.
+    and the prediction. The audit verifies this record by record, and attacks the prediction
+    instead.
     """
 
     target_theorem: ClassVar[str]

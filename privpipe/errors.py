@@ -2,28 +2,28 @@
 
 ::
 
-    PrivpipeError                     7  anything of ours that fits nowhere below
-      OptionError(ValueError)         2  an option or a configuration file is wrong
-      InputError(ValueError)          3  the data cannot be used like this
-      NumericalError                  7  the arithmetic did not come out
-        RankError                     3  the design does not determine the predictor
-        ConvergenceError              7  an iterative solver stopped short
-      StoreError                      4  a store cannot be read or written
-        FormatError                   4  it is not what it says it is
-          SourceError                 3  likewise of what is to be ingested
-        IncompleteReleaseError        4  chunks are missing, damaged or doubled
-      ClusterError                    5  the cluster cannot do the work
-      MemoryBudgetError               5  the plan needs more memory than the workers have
-      GateError                       6  the release did not pass its gate
-      GuaranteeError                  6  a promise cannot be fulfilled or shown
+    - PrivpipeError                     7  anything of ours that fits nowhere below
+      - OptionError(ValueError)         2  an option or a configuration file is wrong
+      - InputError(ValueError)          3  the data cannot be used like this
+      - NumericalError                  7  the arithmetic did not come out
+        - RankError                     3  the design does not determine the predictor
+        - ConvergenceError              7  an iterative solver stopped short
+      - StoreError                      4  a store cannot be read or written
+        - FormatError                   4  it is not what it says it is
+          - SourceError                 3  likewise of what is to be ingested
+        - IncompleteReleaseError        4  chunks are missing, damaged or doubled
+      - ClusterError                    5  the cluster cannot do the work
+      - MemoryBudgetError               5  the plan needs more memory than the workers have
+      - GateError                       6  the release did not pass its gate
+      - GuaranteeError                  6  a promise cannot be fulfilled or shown
 
 `PrivacyWarning` is a warning: the request is done, but protects less than it seems to.
 `GuessWarning` and `LeftOutWarning` are too: something was guessed, or is left out, and is named.
 `FormerKeyWarning` names the key that an older one became.
 
-No message holds a value of a record, and none a control character. A message names the thing,
-what was wrong with it, what is allowed, and the remedy; `code` is a stable name for machines,
-`remedy` that alone.
+No message holds a value of a record, and none a control character. A message names the thing, what
+was wrong with it, what is allowed, and the remedy. `code` is a stable name for machines, `remedy`
+that alone.
 """
 
 from collections.abc import Mapping, Sequence

@@ -130,7 +130,7 @@ def giving_back(apply: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate `apply` of a map: a table whose columns have names comes back as such a table.
 
     A data frame of pandas or polars keeps its index and its columns' order, a labelled array its
-    dimensions and coordinates; a data frame of Dask is mapped part by part. Released columns have
+    dimensions and coordinates. A data frame of Dask is mapped part by part. Released columns have
     the names of raw ones where they are the same features, else ``released_0`` and so on.
     """
 
@@ -217,8 +217,8 @@ def read_codes(fitted: Any, x: Any) -> IntArray:
     fitted
         The map.
     x
-        `NamedCodes`; or a data frame, or an array of text in the map's order, with the categories
-        themselves; or plain codes, for a map that knows no names.
+        `NamedCodes`, or plain codes for a map that knows no names. Or the categories themselves: a
+        data frame, or an array of text in the map's order.
 
     Raises
     ------

@@ -1,8 +1,8 @@
 """What a map was fitted on, by name, and the one way by which records of another table reach it.
 
 A table written later numbers its categories anew and may have its columns in another order. So a
-map holds the names of what it was fitted on; columns and codes of records are put into its order
-by name, and what it does not name is counted by column, never quoted: it is a value of a record.
+map holds the names of what it was fitted on. Columns and codes of records are put into its order by
+name. What it does not name is counted by column, never quoted: it is a value of a record.
 """
 
 import hashlib
@@ -199,9 +199,9 @@ def match_columns(
     Raises
     ------
     InputError
-        If features are missing, too many or nameless where the fitted ones have names; if a
-        variable is of another kind; if an attribute is not there; if a variable that is released
-        as it is has categories that the fitted records have not, which no audit has judged.
+        If features are missing, too many or nameless where the fitted ones have names. If a
+        variable is of another kind, or an attribute is not there. If a variable that is released as
+        it is has categories that the fitted records have not, which no audit has judged.
     """
     there = {column.name: column for column in columns}
     codes, tables = dict[str, tuple[int, ...]](), dict[str, tuple[str, ...]]()

@@ -1,9 +1,9 @@
 """How values of options are read, whoever the options are for, and which code they may name.
 
-One rule for every door (TOML, environment, Python, scikit-learn): a flag is true or false, a
-number is a number, and a text is neither. ``"false"`` is a text, and as a truth value it is true.
-Code of users runs in this process only by the SHA-256 of its file: options that are made in Python
-trust the file that they name; those of a configuration, which may be a stranger's, do not.
+One rule for every door (TOML, environment, Python, scikit-learn): a flag is true or false, a number
+is a number, and a text is neither. ``"false"`` is a text, and as a truth value it is true. Code of
+users runs in this process only by the SHA-256 of its file. Options that are made in Python trust
+the file that they name. Those of a configuration, which may be a stranger's, do not.
 """
 
 import ast

@@ -93,7 +93,7 @@ def say_nats(nats: float) -> str:
     Notes
     -----
     The best guess is right with probability at most that without the release plus the expected
-    distance in total variation, which is at most ``sqrt(nats / 2)`` (Pinsker; Jensen).
+    distance in total variation. That distance is at most ``sqrt(nats / 2)`` (Pinsker; Jensen).
 
     Examples
     --------

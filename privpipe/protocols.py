@@ -178,10 +178,9 @@ class Shards(Protocol):
     def oracle(self, function: Callable[..., Sums], **resident: Any) -> Oracle[Any, Sums]:
         """Make a callable that sums ``function(shard, parameters, **resident)`` over shards.
 
-        `resident` is sent to the workers once, `parameters` at each call. `function` is
-        picklable and returns a tuple of floats and arrays; the tuples are added element by
-        element in the order of the shards, so that the answer does not depend on the number
-        of workers.
+        `resident` is sent to the workers once, `parameters` at each call. `function` is picklable
+        and returns a tuple of floats and arrays. The tuples are added element by element in the
+        order of the shards, so that the answer does not depend on the number of workers.
         """
 
 
@@ -189,8 +188,8 @@ class Shards(Protocol):
 class RecordStream(Protocol):
     """Random words for a run of consecutive records.
 
-    The words depend on the release key, the purpose, the partition and the number of the
-    record, never on chunking, worker, retry or the order of calls.
+    The words depend on the release key, the purpose, the partition and the number of the record.
+    They never depend on chunking, worker, retry or the order of calls.
     """
 
     @property
@@ -210,7 +209,7 @@ class RecordStream(Protocol):
     ) -> WordArray:
         """Words of some records, shape (len(records), words_per_record).
 
-        `records` are numbers within this run, 0 the first, in any order; `places`, of shape
+        `records` are numbers within this run, 0 the first, in any order. `places`, of shape
         (len(records), n), are words of each, where not all are needed.
         """
 
@@ -281,10 +280,9 @@ class Guarantee:
 class RecordMap(Protocol):
     """A fitted, frozen, small, storable map from records to released records, row by row.
 
-    Implementations are dataclasses (``frozen=True, eq=False``) whose fields are arrays,
-    numbers, strings, a `Guarantee`, other maps, or tuples of these; that is all an artifact
-    stores.
-    `kind` names the class in artifacts and never changes.
+    Implementations are dataclasses (``frozen=True, eq=False``). Their fields are arrays, numbers,
+    strings, a `Guarantee`, other maps, or tuples of these; that is all an artifact stores. `kind`
+    names the class in artifacts and never changes.
     """
 
     kind: ClassVar[str]
@@ -333,13 +331,13 @@ class Method:
         Learns the map: ``fit(shards, options, **files)``, where `files` holds the arrays of each
         file that the options name.
     check
-        Raises OptionError or InputError for options that no training records of a schema can
-        be fitted with; all that needs no record is refused here, before anything is read.
+        Raises OptionError or InputError for options that no training records of a schema can be
+        fitted with. All that needs no record is refused here, before anything is read.
     source
         Paper and algorithm.
     maps
         Classes of the maps that `fit` returns, with those that a layout of the release makes of
-        them: what an artifact of this method may hold.
+        them. An artifact of this method may hold these.
     statistics
         Dataclasses that its passes over the records sum up, with those within them: what may be
         checkpointed, so that an interrupted pass resumes.

@@ -1,7 +1,7 @@
 """Row-wise maps as scikit-learn transformers, one per method: a thin layer above the sanitizers.
 
-``fit`` learns a map by the method's own fit from records in memory, ``transform`` applies it;
-the fitted map is `map_` and can be stored with `privpipe.write_model` as any other.
+``fit`` learns a map by the method's own fit from records in memory, ``transform`` applies it. The
+fitted map is `map_` and can be stored with `privpipe.write_model` as any other.
 """
 
 import re

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import ast
+import inspect
+import itertools
 import re
 from collections.abc import Iterator
 
@@ -25,7 +27,7 @@ def split_sentences(text: str) -> list[str]:
 
 def is_long(sentence: str) -> bool:
     """Whether a reader would lose it; code, links and formulas count as one word."""
-    plain = re.sub(r"`[^`]*`|\$[^$]*\$|\{[^}]*\}|\]\([^)]*\)", " x ", sentence)
+    plain = re.sub(r"``.+?``|`[^`]*`|\$[^$]*\$|\{[^}]*\}|\]\([^)]*\)", " x ", sentence)
     # A moment, an address or a version is one number.
     plain = re.sub(r"\d[\d.:+TZ-]*\d[\d.:+TZ-]*", "0", plain)
     words = re.findall(r"[^\W\d_][\w'-]*", plain)
@@ -67,6 +69,20 @@ def list_messages(source: str) -> Iterator[str]:
             )
 
 
+def list_docstrings(source: str) -> Iterator[str]:
+    """Docstrings and texts below constants, without citations, examples and names of parameters."""
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Constant):
+            continue
+        if isinstance(node.value.value, str):
+            text = inspect.cleandoc(node.value.value)
+            text = re.sub(r"(?ms)^References\n---+\n.*?(?=^\w+\n---+$|\Z)", "\n\n", text)
+            text = re.sub(r"(?ms)^\s*>>>.*?(?=^\s*$|\Z)", "\n\n", text)
+            # A heading or a name above what is indented, an item of a list, a formula by itself.
+            text = re.sub(r"(?m)^\S.*\n-+$|^(\s*)\S.*(?=\n\1 {4}\S)", "\n\n", text)
+            yield re.sub(r"(?m)^ {4,}(?=\S+( \S+)? [=<>] )|^(?=\s*- )", "\n\n", text)
+
+
 def find_long() -> dict[str, list[str]]:
     """Long sentences by file: of pages for people, and of what modules say."""
     found: dict[str, list[str]] = {}
@@ -74,7 +90,9 @@ def find_long() -> dict[str, list[str]]:
         prose = _drop_code(text) if path.suffix == ".md" else ""
         found[str(path.relative_to(ROOT))] = [s for s in split_sentences(prose) if is_long(s)]
     for path in sorted((ROOT / "privpipe").rglob("*.py")):
-        said = (s for text in list_messages(path.read_text()) for s in split_sentences(text))
+        source = path.read_text()
+        texts = itertools.chain(list_messages(source), list_docstrings(source))
+        said = (s for text in texts for s in split_sentences(text))
         found[str(path.relative_to(ROOT))] = [s for s in said if is_long(s)]
     for path in list_data():
         said = (s for text in read_texts(path) for s in split_sentences(drop_template(text)))

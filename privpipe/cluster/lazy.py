@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 Block = AnyArray
 StreamOf = Callable[[int, int], RecordStream]
-"""Stream of the records `start` to `stop`, such as the method `part` of a keyed stream; that one
-holds a key and works on threads of this process only."""
+"""Stream of the records `start` to `stop`, such as the method `part` of a keyed stream. A keyed
+stream holds a key and works on threads of this process only."""
 
 
 def apply_dataset(
@@ -46,9 +46,9 @@ def apply_dataset(
     Returns
     -------
     released
-        The dataset with the released features in place of the raw ones, and everything else as
-        it was, but for what lies along the raw features, which is left out when their number
-        changes. Lazy where the features were lazy; nothing is computed here.
+        The dataset with the released features in place of the raw ones, and everything else as it
+        was. Only what lies along the raw features is left out when their number changes. Lazy where
+        the features were lazy; nothing is computed here.
 
     Raises
     ------

@@ -1,6 +1,6 @@
 """What a run checkpoints of its work in the workspace, named by the questions it answers.
 
-A name is a hash of all that the answer depends on: a run that resumes finds an answer where it
+A name is a hash of all that the answer depends on. A run that resumes finds an answer where it
 poses the same question, and nothing where anything differs.
 
 Sums and outcomes are stored in the private workspace, one sealed object each, and go with it. What
@@ -262,7 +262,7 @@ def recall_sum(
 ) -> PartialSum:
     """`recall` of what is summed up of `n_bytes` of records.
 
-    Nothing is stored that may say too much of few records, or is large beside what it sums up: what
+    Nothing is stored that may say too much of few records, or is large beside what it sums up. What
     is too large beside the records of a task may be small beside all of them.
     """
 

@@ -136,8 +136,9 @@ COMPLETED = {"method": _complete_method, "code": _complete_code}
 def _read_option(name: str, about: dict[str, Any]) -> signatures.Parameter:
     """An option as typer reads it, from its keys in ``commands.toml``.
 
-    Those are its kind with its text, `default`, `required`, `none` (the default is None), `name`
-    (that of the command line, where it is another), `min`, `max` and `complete`.
+    Those are its kind with its text, `default`, `required`, `none`, `name`, `min`, `max` and
+    `complete`. With `none` the default is None; `name` is that of the command line, where it is
+    another.
     """
     [kind] = about.keys() & KINDS.keys()
     type_, default, how = KINDS[kind]

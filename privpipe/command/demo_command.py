@@ -37,7 +37,7 @@ CONFIGURATION = Path(__file__).with_name("demo.toml").read_text()
 
 
 def load_scans() -> tuple[FloatArray, IntArray]:
-    """The scans, (1797, 64) float32 with values 0 to 16, and their digits, (1797,)."""
+    """The scans, (1797, 64) float32, and their digits, (1797,). Values of scans are 0 to 16."""
     # What `sklearn.datasets.load_digits` reads; its import alone costs seconds of processor time.
     found = find_spec("sklearn")
     assert found is not None, "scikit-learn is required"

@@ -59,7 +59,7 @@ def ingest_command(
 ) -> dict[str, Any]:
     """Ingest and describe the result, values withheld; `layout` as `SourceLayout`.
 
-    A table is looked at first, where nothing says what its columns are: the schema that is proposed
+    A table is looked at first, where nothing says what its columns are. The schema that is proposed
     is for review, and nothing is ingested by it unless it is taken unseen.
     """
     place = schema or _name_schema(dest)

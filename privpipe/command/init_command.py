@@ -45,9 +45,9 @@ def write_template(
     schema
         What it holds; its variables are listed by name and kind.
     given
-        Values by section and key, of which an empty one is none: the places of collection and
-        release, the name of the method, and whatever else is known. Where no variable is named as
-        desired or confidential, both are marked to be filled in.
+        Values by section and key; an empty value counts as none. They are the places of collection
+        and release, the name of the method, and whatever else is known. Where no variable is named
+        as desired or confidential, both are marked to be filled in.
     n_gaps
         Records with missing cells, which are then filled in.
 
@@ -305,8 +305,8 @@ def _suggest_budget(
 ) -> tuple[float | None, dict[str, Any]]:
     """1 % of the variance of the target prediction, to two digits, and what else the fit needs.
 
-    A small ridge where the features of a few chunks depend on one another, as columns of 0 and 1
-    made of one column do, or do not vary. Nothing where that is unknown.
+    A small ridge where the features of a few chunks do not vary, or depend on one another. Columns
+    of 0 and 1 that are made of one column do. Nothing where that is unknown.
     """
     if not (method in METHODS and "utility_budget" in _options_of(method) and records["desired"]):
         return None, {}
@@ -331,8 +331,8 @@ def _suggest_budget(
 def _suggest_gate(records: Mapping[str, Any], method: str) -> dict[tuple[str, str], Any]:
     """Limits that can be shown, where those of the gate cannot; none where that is unknown.
 
-    They depend on how many records there are and how rare the classes, on no option of a method;
-    where surrogates are sums of records, on what is attacked as well.
+    They depend on how many records there are and how rare the classes, on no option of a method.
+    Where surrogates are sums of records, they depend on what is attacked as well.
     """
     if method not in METHODS:
         return {}

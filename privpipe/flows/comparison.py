@@ -1,7 +1,7 @@
 """`privpipe compare`: methods and budgets side by side on one collection; nothing is published.
 
 Every entry is trained on the same records and judged by the same adversaries on the same sample of
-held-out records, which its map releases where they are read: no release is written. The raw records
+held-out records. Its map releases these where they are read: no release is written. The raw records
 are attacked once, and leaks are planted once. What was measured is checkpointed in a workspace per
 entry, so that a comparison that was stopped resumes.
 """

@@ -3,7 +3,7 @@
 ``deploy/prefect.yaml`` names them. Parameters are paths, names and times; the server refuses others
 by their types. A queue starts one run at a time, in the order of their times: one that finds
 another at work waits. A run whose process died is started again by an automation, for the same
-logical time; what has a receipt is not done again, and what is published is never made again.
+logical time. What has a receipt is not done again, and what is published is never made again.
 """
 
 import logging

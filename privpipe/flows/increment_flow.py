@@ -1,6 +1,6 @@
 """One run of an incremental release: clean what is new, then switch to the next generation.
 
-Whatever is killed on the way leaves the former generation as it was; parts that were finished are
+Whatever is killed on the way leaves the former generation as it was. Parts that were finished are
 found by their names, and the next run makes the rest.
 """
 

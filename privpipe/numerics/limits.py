@@ -1,8 +1,8 @@
 """A figure with its limits, of which unknown is one no comparison lets through, and their digits.
 
 Whoever holds a figure against what is allowed has three questions: does it lie within, is it
-beyond, and how is it said. An upper limit is printed no smaller and a lower one no larger than it
-is, and neither on the other side of what is allowed.
+beyond, and how is it said. An upper limit is printed no smaller than it is, a lower one no larger.
+Neither is printed on the other side of what is allowed.
 """
 
 import math

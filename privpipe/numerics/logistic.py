@@ -1,8 +1,8 @@
 """Softmax and squared losses of a linear head, with gradients and curvature, summed over records.
 
 A head maps filtered records G (n_records, n_inputs) to scores G V. The classes of a softmax head
-are written in an orthonormal zero-sum basis, so that K classes have K - 1 scores and the
-curvature is not singular; a ridge on V is the ridge on the K columns of the usual form.
+are written in an orthonormal zero-sum basis. So K classes have K - 1 scores and the curvature is
+not singular. A ridge on V is the ridge on the K columns of the usual form.
 """
 
 from functools import cache, lru_cache, reduce
@@ -82,8 +82,8 @@ def measure_softmax(
 def sum_softmax_curvature(inputs: FloatArray, shares: FloatArray, basis: FloatArray) -> FloatArray:
     """Hessian of the summed softmax loss by the head.
 
-    It is ``sum_i (B^T (diag p_i - p_i p_i^T) B) kron (g_i g_i^T)``: the first part needs the
-    moments of the inputs by class only, the second is one symmetric product.
+    It is ``sum_i (B^T (diag p_i - p_i p_i^T) B) kron (g_i g_i^T)``. The first part needs only the
+    moments of the inputs by class, the second is one symmetric product.
 
     Parameters
     ----------
@@ -135,7 +135,8 @@ def multiply_softmax_curvature(
 def bound_softmax_curvature(moments: FloatArray) -> FloatArray:
     """Upper bound of the Hessian of a softmax loss: the same block for every score.
 
-    ``diag p - p p^T <= 1/2 (I - 1 1^T / K)``, which is ``1/2 I`` in the zero-sum basis.
+    ``diag p - p p^T <= (I - e e^T / K) / 2`` with e the vector of ones. In the zero-sum basis the
+    right side is ``I / 2``.
 
     Parameters
     ----------

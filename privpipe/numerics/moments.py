@@ -1,9 +1,9 @@
 """Mergeable centred co-moments, least squares from them, and the target columns of variables.
 
-Chan, Golub and LeVeque's pairwise update keeps the digits that a raw Gram matrix loses when
-means are large against spreads; columns are scaled to unit diagonal before solving. A numeric
-variable is one target column as it is, a categorical one with two categories one column, coded 0/1
-or -1/+1; one with more is one column per category (one against rest).
+Chan, Golub and LeVeque's pairwise update keeps the digits that a raw Gram matrix loses when means
+are large against spreads. Columns are scaled to unit diagonal before solving. A numeric variable is
+one target column as it is. A categorical one with two categories is one column, coded 0/1 or ±1.
+One with more is one column per category (one against rest).
 """
 
 from collections.abc import Sequence
@@ -153,9 +153,9 @@ def solve_least_squares(
 ) -> LeastSquares:
     """Least squares of the last columns on the first ones, from their co-moments.
 
-    Features are scaled to unit variance (or unit mean square without intercept), `ridge` is
-    added to the unit diagonal, and the symmetric system is solved; ridge is thus relative to
-    the mean square of a standardised feature and does not depend on the number of records.
+    Features are scaled to unit variance (or unit mean square without intercept), `ridge` is added
+    to the unit diagonal, and the symmetric system is solved. So `ridge` is relative to the mean
+    square of a standardised feature and does not depend on the number of records.
 
     Parameters
     ----------
@@ -178,8 +178,8 @@ def solve_least_squares(
     ------
     RankError
         With ``ridge = 0``, if the scaled Gram matrix has an eigenvalue of at most
-        `bound_rank_error` times the largest: the features are dependent as far as
-        float64 can show, and many predictors fit equally well.
+        `bound_rank_error` times the largest. Then the features are dependent as far as float64 can
+        show, and many predictors fit equally well.
     OptionError
         If `ridge` is negative or not finite.
     InputError

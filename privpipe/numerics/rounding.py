@@ -1,11 +1,11 @@
 """What is rounding and what is not: ranks that no kernel decides, sums that no library reorders.
 
-A matrix product sums in an order of its own on every processor, so that what is zero in exact
-arithmetic comes out as some multiple of the unit roundoff, a different one everywhere. A decision
-that compares with zero, or two equal numbers with one another, needs a bound on that multiple
-(Higham 2002, Accuracy and Stability of Numerical Algorithms, chapters 3 and 19). What decides the
-bytes of a release is summed here instead: element by element, which IEEE 754 rounds correctly, in
-an order that the number of terms alone decides.
+A matrix product sums in an order of its own on every processor. So what is zero in exact arithmetic
+comes out as some multiple of the unit roundoff, a different one everywhere. A decision that
+compares with zero, or two equal numbers with one another, needs a bound on that multiple. See
+Higham 2002, Accuracy and Stability of Numerical Algorithms, chapters 3 and 19. What decides the
+bytes of a release is summed here instead, element by element, which IEEE 754 rounds correctly. The
+number of terms alone decides the order.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ from privpipe.protocols import BoolArray, FloatArray
 ROUNDINGS = 32.0
 """Multiple of ``n * eps`` that a chain of factorisations and products may lose.
 
-One Householder factorisation or one sum loses a small multiple of ``n * eps`` at worst; centring,
+One Householder factorisation or one sum loses a small multiple of ``n * eps`` at worst. Centring,
 scaling, merging some dozens of shards and the final decomposition together stayed below 4 on all
 kernels tried (Nehalem, Sandybridge, Haswell, SkylakeX). What lies below this bound could not be
 used if it were retained: no digit of it is known.
@@ -25,7 +25,7 @@ used if it were retained: no digit of it is known.
 def bound_rank_error(n_columns: int) -> float:
     """Relative size below which a singular value of `n_columns` columns may be rounding.
 
-    Relative to the largest singular value of the factor (or eigenvalue of the Gram matrix) that
+    Relative to the largest singular value of the factor (or eigenvalue of the Gram matrix). That
     was computed in float64 from columns scaled to equal size.
 
     >>> 0 < bound_rank_error(3) < 1e-13

@@ -1,7 +1,7 @@
 """Records: training data held in memory, with the answers of `Shards`; and partitions that grow.
 
 Of partitions that come one after the other, what was summed up is remembered. A fit to all of them
-reads the new ones alone where its question is the same as before: so do closed forms of one pass.
+reads the new ones alone where its question is the same as before. Closed forms of one pass do so.
 """
 
 import pickle
@@ -73,12 +73,12 @@ class Records(ShardsInTurn):
     desired, confidential : (n_records,) or (n_records, n_columns), optional
         Variables to predict and to protect. Numbers of a floating type are numeric variables;
         booleans and strings are categorical ones, whose codes follow the sorted order of their
-        values. Integers are read as classes where they have at most 64 different values and
-        none below -1 (-1 is missing beside two others), and as numbers otherwise: where they are
-        not 0 and 1, this is a guess, which `categorical` and `numeric` settle.
+        values. Integers are read as classes where they have at most 64 different values and none
+        below -1 (-1 is missing beside two others), and as numbers otherwise. Where they are not 0
+        and 1, this is a guess, which `categorical` and `numeric` settle.
     attributes : (n_records, n_attributes), optional
         Categorical attributes (privacy mappings): text, None where missing, by which the fitted map
-        reads other records, and whose codes are in natural order, numbers by size before words; or
+        reads other records. Codes of text are in natural order, numbers by size before words. Or
         integer codes, -1 where missing, which have no names.
     groups : (n_records,), optional
         Whose each record is: integers, strings or booleans, for adversaries who know several

@@ -1,7 +1,7 @@
 """Which records are held out, and those drawn for an audit, which are private as the records are.
 
-A record's side of the split is a keyed hash of its number, or of its group, so that any chunking,
-any worker and any repetition of whole groups gives the same split.
+A record's side of the split is a keyed hash of its number, or of its group. So any chunking, any
+worker and any repetition of whole groups gives the same split.
 """
 
 import hashlib
@@ -78,7 +78,7 @@ class PartCount:
 def make_split(share: float, group: str | None = None) -> Split:
     """The split of an audit.
 
-    The key is the same for every collection: a split hides nothing, and so a collection and its
+    The key is the same for every collection, as a split hides nothing. So a collection and its
     whole repeats, split by original, hold out the same originals.
     """
     # No secret: it hides nothing, and must be the same for a collection and its copies.

@@ -1,8 +1,8 @@
 """The one way to say things on a terminal: text is text, never Rich's markup or a control code.
 
-Paths, names of columns and messages are users' own: ``[b]`` in a path is no tag, ``:smile:`` no
-emoji, and an escape sequence is shown (``\\x1b``), not obeyed. Only here is a Rich console made
-and anything printed; ruff forbids both elsewhere.
+Paths, names of columns and messages are users' own. ``[b]`` in a path is no tag, ``:smile:`` no
+emoji, and an escape sequence is shown (``\\x1b``), not obeyed. Only here is a Rich console made and
+anything printed; ruff forbids both elsewhere.
 """
 
 import os

@@ -2,8 +2,8 @@
 
 For those who decide whether data may leave the house. What a run knows it fills in; what only the
 controller knows is read from ``[about]``; the rest is marked. The fields and what they say are in
-``templates/officer_sheet.yaml``. The three risks of fields 9 to 11 are those of WP216 (Article 29
-Working Party, Opinion 05/2014).
+``templates/officer_sheet.yaml``. The three risks of fields 9 to 11 are those of WP216. That is
+Opinion 05/2014 of the Article 29 Working Party.
 """
 
 from collections.abc import Mapping
@@ -28,9 +28,10 @@ def describe_sheet(findings: Findings) -> dict[str, Any]:
     Returns
     -------
     sheet
-        ``fields`` (number, title, maps_to, entries with name, value and who filled it: "run",
-        "controller", "yours to write", or "no one"), ``filled_by_run`` (share of the fields in
-        which the run filled something) and ``missing`` (keys of ``[about]`` that say nothing).
+        - ``fields``: number, title, maps_to, and entries with name, value and who filled it ("run",
+          "controller", "yours to write", or "no one").
+        - ``filled_by_run``: share of the fields in which the run filled something.
+        - ``missing``: keys of ``[about]`` that say nothing.
     """
     found = [
         {"number": number, "title": one["title"], "maps_to": one["maps_to"]}

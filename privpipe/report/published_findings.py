@@ -1,6 +1,6 @@
 """What a release says of its audit and its promise: what its public page says, and nothing else.
 
-The whole audit is beside the release, for those who run the pipeline: it holds counts of a few
+The whole audit is beside the release, for those who run the pipeline. It holds counts of a few
 records, which the header of something published may not. Digits are a channel too: header and page
 round alike, limits upwards.
 """
@@ -70,8 +70,9 @@ def publish_findings(findings: Mapping[str, Any]) -> dict[str, Any]:
     Returns
     -------
     published
-        In the same places: ``about``, ``basis``, ``adversaries`` (verdict, decisions with what
-        decides), ``desired`` (rounded), ``gate`` (state, limits, what is weaker, approval).
+        In the same places: ``about``, ``basis``, and ``desired``, rounded. Of ``adversaries`` the
+        verdict, and the decisions with what decides. Of ``gate`` state, limits, what is weaker,
+        approval.
     """
     found = findings.get("adversaries") or {"verdict": "unknown", "decisions": []}
     about = findings.get("about") or {}

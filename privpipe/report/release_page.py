@@ -1,8 +1,8 @@
 """The page of a release: verdict and gate first, then what they rest on and what they do not say.
 
-Two of one audit: all of it for those who run the pipeline, and one for everybody, from which no
-small count can be worked out. Both hold numbers about records and names of variables, no value of
-a record and no path; both are made again from ``audit.json`` alone.
+There are two of one audit. One has all of it, for those who run the pipeline. The other is for
+everybody, and no small count can be worked out from it. Both hold numbers about records and names
+of variables, no value of a record and no path. Both are made again from ``audit.json`` alone.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -73,7 +73,7 @@ def render_public_page(findings: Findings, *, version: str = "") -> str:
     """The page for everybody: verdict, gate, limits and guarantee, no small count.
 
     Counts below `suppression.SMALL` are left out, and another beside each, so that none can be
-    worked out from a sum; shares are rounded until they reveal no small count.
+    worked out from a sum. Shares are rounded until they reveal no small count.
     """
     gate = findings.get("gate") or {}
     said = f"{gate.get('state', 'none')}.{audit_text.say_weaker(gate)}"

@@ -1,6 +1,6 @@
 """One look for all figures: colour-blind safe, in light and in dark, as SVG.
 
-Its colours are in ``templates/figures.yaml``; every series has a marker of its own as well, so that
+Its colours are in ``templates/figures.yaml``. Every series has a marker of its own as well, so that
 no meaning rests on colour alone.
 """
 

@@ -1,7 +1,8 @@
 """Small counts on a page for everybody: left out, with another beside each, and rounded away.
 
 A count of three, or a sum from which it can be taken, may say who. Where one term of a sum is left
-out, so is the next smallest and the total is shown; where every other is nothing, it is not.
+out, so is the next smallest, and the total is shown. Where at most one other is not zero, the total
+is left out instead.
 """
 
 import math

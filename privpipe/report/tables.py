@@ -80,7 +80,7 @@ def summarise_attacks(cells: Rows) -> list[dict[str, str]]:
     -------
     rows
         Variable, source, adversary, number of test records, then each score with its limits and
-        baseline; those of one variable together, in the order of the report.
+        baseline. Those of one variable are together, in the order of the report.
     """
     rows: dict[tuple[str, str, str], dict[str, str]] = {}
     for cell in cells:

@@ -18,8 +18,8 @@ class WorkBar:
     Parameters
     ----------
     console
-        Where; stderr by default. Where it is no terminal, lines are printed instead of a bar:
-        the first after ten seconds, so that quick work leaves no trace in a log.
+        Where; stderr by default. Where it is no terminal, lines are printed instead of a bar. The
+        first comes after ten seconds, so that quick work leaves no trace in a log.
     clock
         Seconds that have passed.
     """

@@ -1,9 +1,8 @@
 """Fitted maps as Zarr plus JSON, with a digest, never pickled; and predictors given as files.
 
-A map is a frozen dataclass of arrays, numbers, strings, guarantees, other maps and tuples of
-these: arrays become Zarr arrays, those of a map within a map under its place ("maps.0.weights"),
-the rest attributes. What it was fitted on, by name, is in the header. The digest covers all
-of it.
+A map is a frozen dataclass of arrays, numbers, strings, guarantees, other maps and tuples of these.
+Arrays become Zarr arrays, those of a map within a map under its place ("maps.0.weights"). The rest
+become attributes. What it was fitted on, by name, is in the header. The digest covers all of it.
 """
 
 import hashlib
@@ -108,16 +107,16 @@ def open_model(url: Place) -> RecordMap:
     Warns
     -----
     PrivacyWarning
-        If it reads categories and is of a version that did not store their names: codes are taken
-        as they are, and those of a table that was written later may mean something else.
+        If it reads categories and is of a version that did not store their names. Codes are then
+        taken as they are, and those of a table that was written later may mean something else.
 
     Raises
     ------
     StoreError
         If there is nothing there.
     FormatError
-        If it is not a model, its kind is not known, its digest does not match, or it is none that
-        a fit returns: its parts do not fit, or it promises what such a map cannot promise.
+        If it is not a model, its kind is not known, or its digest does not match. If it is none
+        that a fit returns: its parts do not fit, or it promises what such a map cannot promise.
     """
     url = location.as_url(url)
     header = layout.read_header(url, "model")
@@ -316,7 +315,7 @@ def read_predictor(url: str) -> dict[str, AnyArray]:
     Parameters
     ----------
     url
-        A .npy file holds the coefficients alone; a .npz file or a Zarr group holds an array
+        A .npy file holds the coefficients alone. A .npz file or a Zarr group holds an array
         ``coefficients (n_features, n_desired)`` and optionally ``intercept (n_desired,)``.
 
     Raises

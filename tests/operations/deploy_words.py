@@ -57,7 +57,7 @@ def read_kubernetes() -> dict[str, Part]:
     for container in (one for pod in pods for one in pod["containers"]):
         parts[container["name"]] = (
             container["args"],
-            {one["name"]: one["value"] for one in container["env"]},
+            {one["name"]: one["value"] for one in container.get("env", ())},
         )
     parts["workers"] = parts.pop("worker")
     return {"server": read_compose()["server"], **parts}

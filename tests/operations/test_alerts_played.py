@@ -84,7 +84,8 @@ def prepare(whole: WholeCluster) -> None:
         found = dict(records)
     np.savez(whole.folder / "damaged.npz", **found)
     np.savez(whole.folder / "public.npz", **found | {"x": found["x"][::-1] / 2})
-    found["x"] = np.where(np.arange(len(found["x"]))[:, None] % 10 == 0, np.nan, found["x"])
+    # Other records: beside a release of nine tenths of the same, no sound run is let through.
+    found["x"] = np.where(np.arange(len(found["x"]))[:, None] % 10 == 0, np.nan, 2 * found["x"])
     np.savez(whole.folder / "holes.npz", **found)
     for name in ("public", "holes", "damaged"):
         ingest(whole, name)

@@ -198,7 +198,7 @@ def test_kubernetes__pods_of_the_operator_are_valid_and_closed() -> None:
             assert not container["securityContext"]["allowPrivilegeEscalation"]
             assert container["resources"]["limits"]["memory"]
             assert "value" not in {
-                key for env in container["env"] for key in env if "SECRET" in env
+                key for env in container.get("env", ()) for key in env if "SECRET" in env
             }
 
 
@@ -213,19 +213,25 @@ def test_operator__its_own_schema_takes_the_cluster_and_refuses_a_mistake() -> N
     assert list(check.iter_errors(cluster))
 
 
-def test_pod_monitor__finds_the_scheduler_s_pages_and_shows_a_certificate() -> None:
+def test_pod_monitors__find_the_scheduler_s_pages_by_a_certificate_and_what_is_promised() -> None:
     from jsonschema import Draft7Validator
 
     check = Draft7Validator(
         json.loads((Path(__file__).parent / "data" / "podmonitor.json").read_text())
     )
-    [monitor] = documents("monitor.yaml")
-    assert list(check.iter_errors(monitor)) == []
+    monitor, of_promises = documents("monitor.yaml")
+    assert list(check.iter_errors(monitor)) == list(check.iter_errors(of_promises)) == []
     [endpoint] = monitor["spec"]["podMetricsEndpoints"]
     scheduler = documents("cluster.yaml")[0]["spec"]["scheduler"]["spec"]["containers"][0]
     assert endpoint["port"] in {port["name"] for port in scheduler["ports"]}
     # As the file for Prometheus without an operator says, and as alerts.yaml asks for.
-    job, _ = yaml.safe_load((DEPLOY / "prometheus.yaml").read_text())["scrape_configs"]
+    job, hourly = yaml.safe_load((DEPLOY / "prometheus.yaml").read_text())["scrape_configs"]
+    [named] = of_promises["spec"]["podMetricsEndpoints"]
+    assert named["relabelings"] == [{"targetLabel": "job", "replacement": hourly["job_name"]}]
+    pod = documents("runs.yaml")[0]["spec"]["template"]
+    assert of_promises["spec"]["selector"]["matchLabels"] == pod["metadata"]["labels"]
+    opened = [port for one in pod["spec"]["containers"] for port in one.get("ports", ())]
+    assert [(port["name"], port["containerPort"]) for port in opened] == [(named["port"], 9100)]
     assert {"targetLabel": "job", "replacement": job["job_name"]} in endpoint["relabelings"]
     assert endpoint["scheme"] == job["scheme"]
     endpoint["tls"] = endpoint.pop("tlsConfig")
@@ -314,16 +320,20 @@ def test_units__are_verified_and_a_mistake_is_told(tmp_path: Path) -> None:
         )
         return "\n".join(line for line in done.stderr.splitlines() if name in line)
 
-    assert len(UNITS) == 4
+    assert len(UNITS) == 5
     for unit in UNITS:
         text = unit.read_text()
         assert verify(unit.name, text) == ""
         assert "UMask=0077" in text
         assert "LimitCORE=0" in text
-        assert "Restart=always" in text
+        # What ends by itself is started by its timer.
+        has_timer = unit.with_suffix(".timer").exists()
+        assert ("Type=oneshot" if has_timer else "Restart=always") in text
         asked = ["security", "--offline=true", "--threshold=30", str(tmp_path / unit.name)]
         found = subprocess.run(["systemd-analyze", *asked], capture_output=True, check=False)
         assert found.returncode == 0, "more than 3.0 of 10 exposed"
+    timer = DEPLOY / "systemd" / "privpipe-promises.timer"
+    assert verify(timer.name, timer.read_text()) == ""
     wrong = UNITS[0].read_text().replace("Restart=always", "Restart=evermore")
     assert "evermore" in verify("wrong.service", wrong)
 
@@ -333,7 +343,7 @@ def test_environments__keep_account_and_keys_where_they_last() -> None:
     kept: list[tuple[dict[str, str], set[str]]] = []
     [runs] = documents("runs.yaml")
     pod = runs["spec"]["template"]["spec"]
-    [container] = pod["containers"]
+    container, *_ = pod["containers"]
     lasting = {one["name"] for one in pod["volumes"] if "persistentVolumeClaim" in one}
     points = {one["mountPath"] for one in container["volumeMounts"] if one["name"] in lasting}
     kept.append(({one["name"]: one["value"] for one in container["env"]}, points))

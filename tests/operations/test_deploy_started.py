@@ -18,9 +18,16 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.cluster.workers.test_monitoring import read_gauges
 from tests.operations.deploy_words import Part, place, read_compose, read_kubernetes, read_units
-from tests.operations.whole_cluster import POSTGRES, PROMETHEUS, WholeCluster
+from tests.operations.whole_cluster import POSTGRES, PROMETHEUS, WholeCluster, wait_for
 from tests.operations.whole_runs import check_same, name_of, open_installation
+
+
+def count_made(gauges: Path) -> float | None:
+    """Releases that were promised and made, as Prometheus reads it."""
+    return read_gauges(gauges.read_text()).get(("privpipe_promised_releases", "made"))
+
 
 READERS: dict[str, Callable[[Path], dict[str, Part]]] = {
     "compose": lambda _: read_compose(),
@@ -61,6 +68,12 @@ def test_processes__by_the_command_lines_of_the_files_make_a_release(
         )
         check_same(whole, name_of(at))
         assert b"2 workers" in whole.read_page("privpipe")
+        if "promises" in whole.commands:
+            # As of a start before `deploy`: compose and Kubernetes ask again each hour.
+            whole.kill("promises")
+            whole.start("promises")
+            gauges = whole.folder / "metrics" / "release.prom"
+            wait_for("what is promised", lambda: gauges.exists() and count_made(gauges) is not None)
         if kind == "systemd":  # of its own machine alone; a tunnel leads there
             return
         trusting = ssl.create_default_context(cafile=tmp_path / "certs" / "authority.pem")

@@ -24,9 +24,9 @@ PROGRAMS = {
 
 ELSEWHERE = {
     "createdb prefect": "a database of PostgreSQL is made by every test of a whole installation",
-    "cp deploy/systemd/*.service /etc/systemd/system": "units: test_deploy_started",
+    "cp deploy/systemd/privpipe-* /etc/systemd/system": "units: test_deploy_started",
     "systemctl enable --now privpipe-prefect-server privpipe-scheduler privpipe-workers "
-    "privpipe-runs": "no systemd; the units' processes: test_deploy_started",
+    "privpipe-runs privpipe-promises.timer": "no systemd; their processes: test_deploy_started",
     "systemctl stop privpipe-runs": "no systemd",
     "systemctl status privpipe-scheduler": "no systemd",
     "systemctl status privpipe-workers": "no systemd",

@@ -173,12 +173,14 @@ class WholeCluster:
             commands["database"] = self._database_command()
         for name in ("buckets", "server", "scheduler", *WORKERS, "runs"):
             self._add_part(commands, name)
-        if PROMETHEUS is not None and "prometheus" in self.parts:
+        if PROMETHEUS is None:
+            return commands
+        if "prometheus" in self.parts:
             (self.folder / "alerts.yaml").write_text(shorten((DEPLOY / "alerts.yaml").read_text()))
             scraped = place((DEPLOY / "prometheus.yaml").read_text(), self.folder, self.ports)
             (self.folder / "prometheus.yaml").write_text(scraped.replace("15s", "2s"))
-            for name in ("promises", "exporter", "prometheus"):
-                self._add_part(commands, name)
+        for name in ("promises", "exporter", "prometheus"):
+            self._add_part(commands, name)
         return commands
 
     def _add_part(self, commands: dict[str, list[str]], name: str) -> None:

@@ -1,8 +1,8 @@
 """The worker-side boundary: nothing but our own errors leaves a worker.
 
 Dask keeps the exception of a failed task, prints it in the worker's log and serves it on the
-worker's pages; texts of foreign exceptions may hold values of records. So every function sent to
-a worker goes through `run_sealed`.
+worker's pages. Texts of foreign exceptions may hold values of records. So every function sent to a
+worker goes through `run_sealed`.
 """
 
 from collections.abc import Callable

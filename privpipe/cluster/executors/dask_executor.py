@@ -113,8 +113,8 @@ class ResidentOracle:
     def _placement(self) -> dict[str, list[int]]:
         """Which worker answers for which blocks: the one that was to hold it, while it lives.
 
-        The scheduler may have let an idle worker load what another was to hold: that block is sent
-        on with the query, so that no worker works for more than its share. Where no one holds
+        The scheduler may have let an idle worker load what another was to hold. Such a block is
+        sent on with the query, so that no worker works for more than its share. Where no one holds
         a block its worker has died, and the scheduler chooses ("").
         """
         # Looked up anew each round: workers come and go between two of them.
@@ -284,7 +284,8 @@ class DaskExecutor(local.Executor):
 
         Scattered data lives on workers only: when the last one that holds it dies, every task that
         needs it is lost. A broadcast is the result of a task, which the scheduler runs again
-        wherever it is missing; it retains the value as long as a task that may need it is there.
+        wherever it is missing. The scheduler retains the value as long as a task that may need it
+        is there.
         """
         key = f"send_{type(value).__name__}-{_PROCESS}-{next(_NUMBERS):06d}"
         # That the value travels with the task is the point, whatever its size.

@@ -30,8 +30,9 @@ class Event:
     what
         "begins", "advances", "stalls", "ends", or "decides" by a pilot whether it is sent.
     amount
-        When it begins, how much there is to do (0: not known); when it advances, how much more
-        is done; when it stalls, seconds without progress; 1 where it is sent.
+        When it begins, how much there is to do (0: not known). When it advances, how much more is
+        done. When it stalls, seconds without progress. When a pilot decides, 1 where it is sent,
+        else 0.
     unit
         Of the amount: "records", "chunks", "rounds", "attacks", "objects".
     numbers
@@ -175,8 +176,8 @@ class Executor:
     """
 
     here, part = True, ""
-    """Whether all is done in this process; and of the names of all work, where the run is of one
-    partition: Dask's pages group by them."""
+    """Whether all is done in this process; and a part of the names of all work. The part is empty
+    unless the run is of one partition. Dask's pages group by these names."""
 
     def __init__(self, listener: Listener = ignore) -> None:
         self.listener = listener

@@ -127,8 +127,8 @@ def distribute_attacks(
     checkpoints
         Where outcomes are checkpointed, and found by a run that resumes; None for nowhere.
     power
-        Whether leaks are planted as well, to say what would have been found, and what is safe is
-        attacked with fewer labels, to say what more would have revealed.
+        Whether leaks are planted as well, to say what would have been found. What is safe is then
+        attacked with fewer labels as well, to say what more would have revealed.
     n_released
         Records of the release: somebody may know the labels of all.
     ends_early

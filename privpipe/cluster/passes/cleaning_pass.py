@@ -56,8 +56,9 @@ class CleaningJob:
     include
         Variables released by name.
     nonfinite
-        What happens to records with values that are not finite: "fail", "withhold" (the row
-        stays and holds nothing), or "impute" (such values become those of `fill`).
+        What happens to records with values that are not finite. With "fail" the run fails. With
+        "withhold" the row stays and holds nothing. With "impute" such values become those of
+        `fill`.
     fill : (n_features,), optional
         Mean training record, for "impute".
     keys

@@ -3,9 +3,9 @@
 Who is drawn is said in `sample_drawing`: every record of every chunk has the same chance, and each
 counts as often as it is released. Records that are equal stay on one side of every split.
 
-Where a theorem says that released rows are a function of the target prediction and the model, every
-record that is attacked is compared with it, bit by bit. The prediction is then attacked in place of
-the features: whoever has the model makes the one of the other.
+A theorem may say that released rows are a function of the target prediction and the model. Then
+every record that is attacked is compared with that function, bit by bit. The prediction is attacked
+in place of the features: whoever has the model makes the one of the other.
 """
 
 from dataclasses import dataclass, field, replace

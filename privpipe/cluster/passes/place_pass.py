@@ -1,6 +1,6 @@
 """Sums of each chunk and partition that is cleaned, which show where a release reveals more.
 
-A worker makes them of the block that it writes and of the labels of the same records, and leaves
+A worker makes them of the block that it writes and of the labels of the same records. It leaves
 them in the private workspace, one object per task; the audit reads them.
 """
 

@@ -1,10 +1,10 @@
 """Reduced-cost searches, spread: duals down, the cheapest symbols of each column up.
 
-Columns are cut into blocks that stay on the workers; a round is one task per block. The cut
-depends on the problem alone, and every pair's value on neither the block nor the worker, so
-that any number of workers gives the same prices to the last bit. All that a block is made of
-are results of tasks: what a worker takes along when it dies is made again elsewhere. What the
-blocks found is merged by a worker; the driver gets one small answer a round.
+Columns are cut into blocks that stay on the workers; a round is one task per block. The cut depends
+on the problem alone, and every pair's value on neither the block nor the worker. So any number of
+workers gives the same prices to the last bit. All that a block is made of are results of tasks:
+what a worker takes along when it dies is made again elsewhere. What the blocks found is merged by a
+worker; the driver gets one small answer a round.
 """
 
 import itertools
@@ -172,9 +172,9 @@ class ClusterPricing:
     duals once per round. A worker may die between rounds or during one, the only one included:
     the answer is the same, bit for bit.
 
-    An answer leaves out what a question does not want (see `Prices`): it takes at most 8 bytes
-    per symbol and private value where the question wants no prices, names no more symbols than
-    `most_named`, and not more than a tenth of the partners undercut their column.
+    An answer leaves out what a question does not want (see `Prices`). It takes at most 8 bytes per
+    symbol and private value under three conditions. The question wants no prices and names no more
+    symbols than `most_named`, and at most a tenth of the partners undercut their column.
     """
 
     def __init__(

@@ -2,7 +2,7 @@
 
 Only merged statistics reach the driver. The shape of every sum depends on the number of chunks
 alone, so that the result does not depend on who works. Several queries about one collection may
-share a pass (`reduce_jointly`): a chunk is read once, and each query gets its shard of it, perhaps
+share a pass (`reduce_jointly`). A chunk is read once, and each query gets its shard of it, perhaps
 with its released counterpart.
 """
 

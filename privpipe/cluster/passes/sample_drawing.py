@@ -1,9 +1,9 @@
 """Which records an audit attacks: drawn over every chunk with equal chances, by a secret key.
 
 A word per record, or per group, decides: a hash of its number in the collection with a key that
-stays in the private workspace. The records of smallest word are the sample, so no chunk is
-left out by its place, and any chunking, any worker and any repetition draws the same records. The
-pass that reads a chunk anyway stores what it draws of it; what is missing is drawn later.
+stays in the private workspace. The records of smallest word are the sample. So no chunk is left out
+by its place, and any chunking, any worker and any repetition draws the same records. The pass that
+reads a chunk anyway stores what it draws of it; what is missing is drawn later.
 """
 
 import hashlib

@@ -3,11 +3,12 @@
 A cluster has an authority of its own, and one certificate each for its three parts.
 
 Whoever holds a certificate of the authority may speak to the scheduler, and so run code on the
-workers: keys are files of mode 0600 in a folder of mode 0700, and each cluster has an authority.
+workers. So keys are files of mode 0600 in a folder of mode 0700, and each cluster has its own
+authority.
 
 Loopback is shared, so who listens there is checked before each connection. While the scheduled
-Prefect server or a scheduler of Dask is down, another user can listen at its port, and whoever
-connects gives a password away or runs what is answered. Linux says whose a listening socket is
+Prefect server or a scheduler of Dask is down, another user can listen at its port. Whoever connects
+then gives a password away or runs what is answered. Linux says whose a listening socket is
 (proc(5), /proc/net/tcp); other systems do not say, and there nothing is checked. TLS with
 certificates, as in deploy/RUNBOOK.md, needs no such check.
 """
@@ -276,8 +277,10 @@ def is_loopback(host: str) -> bool:
 
 
 def guard_address(url: str) -> None:
-    """From now on this process connects to the port of a plain address of this machine only while
-    its owner, root or a user of ``PRIVPIPE_TRUSTED_UIDS`` listens there.
+    """Restrict connections of this process to a plain address of this machine to trusted listeners.
+
+    From now on it connects to the port only while its owner, root or a user of
+    ``PRIVPIPE_TRUSTED_UIDS`` listens there.
 
     Parameters
     ----------

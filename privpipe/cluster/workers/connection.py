@@ -149,9 +149,9 @@ def connect(options: ClusterOptions) -> Iterator[Client]:
     Raises
     ------
     OptionError
-        If the address is not ``tls://``, or ``tcp://`` on this machine: an open scheduler lets
-        anyone who reaches it run code; or another user listens there. If the dashboard would
-        listen to other machines.
+        If the address is neither ``tls://`` nor ``tcp://`` on this machine: an open scheduler lets
+        anyone who reaches it run code. If another user listens there. If the dashboard would listen
+        to other machines.
     ClusterError
         If it cannot be reached, shows itself to everybody, no worker joins in time, one has other
         versions, or our own certificate has expired.

@@ -2,7 +2,7 @@
 
 The dashboard has no login. On this machine it speaks plain http, or https where Dask's
 configuration names a certificate (``distributed.scheduler.dashboard.tls``). Beyond this machine it
-speaks https alone, and to clients alone that show a certificate of the authority: the same lets
+speaks https alone, and to clients alone that show a certificate of the authority. The same lets
 them speak to the scheduler, so no one sees more than they could do already. Of a cluster that a run
 starts, workers and nannies serve no pages; those of the scheduler lie behind a path that cannot be
 guessed.
@@ -48,9 +48,9 @@ def check_dashboard(address: str) -> None:
     Raises
     ------
     OptionError
-        If the host is another one, an interface that others reach, or missing (which would be
-        all interfaces), without https; if it is https and Dask's configuration names no
-        certificate, key or authority.
+        If the host is another one, an interface that others reach, or missing (which would be all
+        interfaces), without https. If it is https and Dask's configuration names no certificate,
+        key or authority.
     """
     if address == OFF:
         return

@@ -3,7 +3,8 @@
 Only multiprocessing's fork server imports this module, before it forks the first worker. Workers
 then share the code of NumPy, Zarr, scikit-learn and the compiler, and one that replaces a killed
 one is there at once. Nothing below may open what must not be shared, or start a thread, whose locks
-would stay locked in a fork (but that of pyarrow's allocator, jemalloc, which is made for forks).
+would stay locked in a fork. The thread of pyarrow's allocator, jemalloc, may start: it is made for
+forks.
 """
 
 import gc

@@ -2,15 +2,15 @@
 
 Local workers are forked from one process that has imported all they need. A worker that starts from
 nothing spends seconds of processor time on imports, as every other does. On Linux multiprocessing's
-fork server imports them once (`preloaded`); elsewhere libraries do not survive a fork, and Python
-3.11.0 lets every user of the machine reach the fork server (CVE-2022-42919): there each worker
-starts from nothing, as Dask has it.
+fork server imports them once (`preloaded`). Elsewhere libraries do not survive a fork, and Python
+3.11.0 lets every user of the machine reach the fork server (CVE-2022-42919). In both cases each
+worker starts from nothing, as Dask has it.
 
-A batch queue, Kubernetes, Dask Gateway or Coiled start clusters by a library of their own, which
-reads all else (queue, image, project) from its section of Dask's configuration.
+A batch queue, Kubernetes, Dask Gateway or Coiled start clusters by a library of their own. That
+library reads all else (queue, image, project) from its section of Dask's configuration.
 
-Scheduler and workers that run on their own are as local ones are, and closed: `write_configuration`
-writes what `deploy/dask.yaml` shows; `deploy/preload.py` calls `dashboard.prepare_server` before a
+Scheduler and workers that run on their own are as local ones are, and closed. `write_configuration`
+writes what `deploy/dask.yaml` shows. `deploy/preload.py` calls `dashboard.prepare_server` before a
 scheduler or worker begins.
 """
 
@@ -130,9 +130,9 @@ def trim_names() -> None:
 class NoSpans(SpansSchedulerExtension):
     """Notes nothing of tasks that are gone, in the place of Dask's own.
 
-    That one keeps a line for each submission for as long as the scheduler lives, and a span of each
-    time that all tasks were done. It cannot be left out: heartbeats of workers name it. A scheduler
-    gets this one before a client knows it.
+    That one keeps a line for each submission for as long as the scheduler lives. It also keeps a
+    span of each time that all tasks were done. It cannot be left out: heartbeats of workers name
+    it. A scheduler gets this one before a client knows it.
     """
 
     def observe_tasks(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
@@ -150,7 +150,7 @@ def prepare_process(*, is_worker: bool) -> None:
     Raises
     ------
     ClusterError
-        If a worker's allocator or libraries have settings of their own, which are read before
+        If a worker's allocator or libraries have settings of their own. Settings are read before
         Python starts: the nanny hands them over from ``pre-spawn-environ``.
     """
     os.umask(0o077)

@@ -1,8 +1,8 @@
 """How far runs are: a value per run, heard and retained by a scheduler, shown as gauges.
 
-Stages, units and states are a vocabulary. Names of a deployment and of a release are cut to
-letters that a label may have; a path, or a value of a record, never becomes one. What a scheduler
-retains is the newest runs, and each has an age: a driver speaks at least every ten seconds, so that
+Stages, units and states are a vocabulary. Names of a deployment and of a release are cut to letters
+that a label may have. A path, or a value of a record, never becomes a label. What a scheduler
+retains is the newest runs, and each has an age. A driver speaks at least every ten seconds, so that
 one that is dead is seen to be silent. `dashboard` shows the same values on pages.
 
 Gauges are for Prometheus: on a scheduler's /metrics, in a file, or at a gateway. Every series of a
@@ -347,7 +347,8 @@ def _register() -> RunCollector:
 
 
 def write_gauges(collector: Collector, path: str) -> None:
-    """Write a file for node_exporter's textfile collector, whole."""
+    """Write a file for node_exporter's textfile collector, whole, and its folder."""
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
     write_to_textfile(path, _registry(collector))
 
 

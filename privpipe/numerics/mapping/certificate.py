@@ -1,14 +1,16 @@
 """Recompute what a privacy mapping claims, from its numbers alone, over all pairs.
 
 This module shares no code with the solvers: the definitions, and nothing else.
-Weak duality in one line: for potentials with ``sum_a p_a exp(g_ia) <= 1`` and ``lam >= 0`` every
-feasible mapping has information at least
-``sum_j p_j min_i [sum_a p(a|j) g_ia + lam d_ij] - lam Delta``, because
-``m log(m / (p_a q)) >= m g - p_a q exp(g) + m`` for every cell. The bound reported is that number
-less the rounding error of all that was added up: a price computed in float64 is only evidence
-within its rounding error, so that what is summed is ``cost - error``, where the error covers every
-operation that made the cost, and the sum is below the exact one whatever the sizes of potentials
-and distances.
+
+Weak duality: take potentials with ``sum_a p_a exp(g_ia) <= 1`` and ``lam >= 0``. Every feasible
+mapping then has information at least
+``sum_j p_j min_i [sum_a p(a|j) g_ia + lam d_ij] - lam Delta``. This holds because
+``m log(m / (p_a q)) >= m g - p_a q exp(g) + m`` for every cell.
+
+The bound reported is that number less the rounding error of all that was added up. A price computed
+in float64 is only evidence within its rounding error, so what is summed is ``cost - error``. The
+error covers every operation that made the cost. So the sum is below the exact one, whatever the
+sizes of potentials and distances.
 """
 
 import math
@@ -105,8 +107,8 @@ def certify_mapping(
     OptionError
         If `multiplier` is negative or not finite, or the distortion is not known.
     InputError
-        If the joint, the mapping, the potentials or the distances are none: a negative or
-        non-finite number, another shape, a column whose sum is not 1 within 1e-6.
+        If the joint, the mapping, the potentials or the distances are none. That is a negative or
+        non-finite number, another shape, or a column whose sum is not 1 within 1e-6.
 
     Notes
     -----
@@ -318,8 +320,8 @@ def sum_ordered_prices(
 ) -> Any:
     """As `sum_prices_of_pairs` for positions `x` that ascend; runs of symbols are passed over.
 
-    A run is passed over where its least potentials and its nearest end already cost more than
-    the best symbol found; `wide` is a multiple of `narrow`.
+    A run is passed over where its least potentials and its nearest end already cost more than the
+    best symbol found. `wide` is a multiple of `narrow`.
     """
     n, total, size = len(g), 0.0, 0.0
     wide_lows, narrow_lows = _lowest(g, wide), _lowest(g, narrow)

@@ -1,7 +1,8 @@
 """What a mapping reveals about the law, bounded by records that did not choose it.
 
-For true joint masses ``p_ai`` of private value and released symbol, of sums ``P_i``, for any prior
-``s_a`` and any *reference* ``t_ai`` of posteriors, each of sum at most 1 over the values a,
+Let ``p_ai`` be the true joint masses of private value and released symbol, and ``P_i`` their sums.
+For any prior ``s_a`` and any *reference* ``t_ai`` of posteriors, each of sum at most 1 over the
+values a,
 
     I <= E[log t_AI / s_A] + E[log p_A|I / t_AI],
 
@@ -11,16 +12,16 @@ the divergence K of the true posteriors from the reference, a mean of an unknown
 facts bound it.
 
 - Its mean over the fresh records is at most the divergence K' of *their* posteriors from the
-  reference: no posteriors have a larger likelihood than their own (Gibbs).
+  reference. No posteriors have a larger likelihood than their own (Gibbs).
 - ``E exp(-d) <= 1``, so that d is seldom far below 0, and ``d <= U``, the largest ``-log t_ai``.
-- ``exp(-tilt u) - 1 + tilt u`` is at most rho times ``exp(-u) - 1 + u`` for every ``u <= U``, with
-  the rho that makes both equal at U.
+- ``exp(-tilt u) - 1 + tilt u`` is at most rho times ``exp(-u) - 1 + u`` for every ``u <= U``. Here
+  rho makes both equal at U.
 
-Hence ``E exp(-tilt d) <= 1 - (tilt - rho) K``, and by Chernoff's bound K is, but for a chance, at
-most ``(1 - exp(-log(1 / chance) / n - tilt K')) / (tilt - rho)``, whatever the tilt. What K' is too
+Hence ``E exp(-tilt d) <= 1 - (tilt - rho) K``. By Chernoff's bound K is, but for a chance, at most
+``(1 - exp(-log(1 / chance) / n - tilt K')) / (tilt - rho)``, whatever the tilt. What K' is too
 large by is about cells / (2 n). Released masses are expectations over the mapping's own draws,
 which makes it less. Where the reference is the prior itself, the first term is 0, and the whole
-chance is the second one's; where records are many, the posteriors fitted are the better reference.
+chance is the second one's. Where records are many, the posteriors fitted are the better reference.
 """
 
 import math
@@ -197,8 +198,8 @@ def bound_held_out_information(reference: Reference, table: FloatArray, miss: fl
 
     Notes
     -----
-    Guarantee: the information is at most the bound with probability ``1 - miss``, whatever the law
-    of the records, as long as they are independent; see the head of this module. The mean is
+    Guarantee: with probability ``1 - miss`` the information is at most the bound, whatever the law
+    of the records, as long as they are independent. See the head of this module. The mean is
     bounded by betting (`bound_mean`), the divergence by Chernoff's bound.
     """
     most, n = math.log(len(table)), float(table.sum())

@@ -1,8 +1,8 @@
 """Bounds about the law behind the counts: means and shares.
 
-Means are bounded from counts of values by betting (Waudby-Smith and Ramdas 2024), which adapts
-to the variance and to the range on the side that matters, and by Chernoff's bound in relative
-entropy (Hoeffding 1963, Theorem 1) for many shares at once.
+Means are bounded from counts of values by betting (Waudby-Smith and Ramdas 2024). Betting adapts
+to the variance and to the range on the side that matters. Many shares at once are bounded by
+Chernoff's bound in relative entropy (Hoeffding 1963, Theorem 1).
 """
 
 import math
@@ -44,9 +44,9 @@ def bound_mean(
     Notes
     -----
     Guarantee: the mean is at most the bound with probability ``1 - miss``, for any law. If the mean
-    is mu, the wealth ``prod(1 + stake (mu - value))`` is never negative and has expectation 1, and
-    so has a mixture over stakes: by Markov's inequality it reaches ``1 / miss`` so rarely. It grows
-    with mu; bisection ends on the safe side.
+    is mu, the wealth ``prod(1 + stake (mu - value))`` is never negative and has expectation 1. So
+    has a mixture over stakes. By Markov's inequality this reaches ``1 / miss`` with probability at
+    most `miss`. It grows with mu; bisection ends on the safe side.
 
     References
     ----------

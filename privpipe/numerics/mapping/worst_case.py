@@ -33,11 +33,12 @@ def measure_worst_cases(joint: FloatArray, mapping: sp.csc_array) -> dict[str, f
         Logarithm of the largest ratio of posterior to prior (Saeidian et al. 2023, Theorem 1),
         nats.
     maximal_leakage
-        Of the whole mapping, nats (Issa, Wagner and Kamath 2020, Theorem 1): the logarithm of how
-        much better any function of the private value is guessed, at most.
+        Of the whole mapping, nats (Issa, Wagner and Kamath 2020, Theorem 1). It is the logarithm of
+        how much better any function of the private value is guessed, at most.
     local_dp_epsilon
-        Of local differential privacy over the original symbols: the largest logarithm of a ratio of
-        probabilities of one released symbol; infinite where some original cannot become it.
+        Of local differential privacy over the original symbols. It is the largest logarithm of a
+        ratio of probabilities of one released symbol, infinite where some original cannot become
+        it.
 
     Examples
     --------

@@ -2,10 +2,10 @@
 
 Nuclear norm completion of blocks of columns, by fixed point continuation (Ma, Goldfarb and Chen
 2011). The weights of a block are those of its rows, so every iterate of a block is a p x p matrix
-times its data, and no iterate of the width of the collection is ever made; see DESIGN.md. The
-penalty follows from the noise, which is read off the spectrum of the moments (`measure_noise`).
+times its data. No iterate of the width of the collection is ever made; see DESIGN.md. The penalty
+follows from the noise, which is read off the spectrum of the moments (`measure_noise`).
 `solve_masked_regression` solves it with the expectation of the surrogates' own moments,
-``E[P P^T] = I``, so that nothing has to be drawn before the fit; the model stays exact.
+``E[P P^T] = I``. So nothing has to be drawn before the fit. The model stays exact.
 """
 
 import math
@@ -49,9 +49,9 @@ class FixedPointOptions:
     decrease
         Factor of the penalty from one step of the continuation to the next.
     tolerance
-        Relative change of an iterate at which the last step of the continuation ends. The change
-        of rows that are not observed is held against their own size: they are what is released,
-        and may be small beside the rest.
+        Relative change of an iterate at which the last step of the continuation ends. The change of
+        rows that are not observed is held against their own size. They are what is released, and
+        may be small beside the rest.
     gap
         Relative duality gap at which it ends.
     early_tolerance
@@ -121,8 +121,8 @@ def solve_completion(
     Notes
     -----
     A step is ``Z+ = shrink(Z - D (Z - R) / L)`` with D the weights and L the largest of them. With
-    ``Z = M R`` the argument is ``H R``, ``H = (I - D/L) M + D/L``, and singular values are shrunk
-    by the eigenvectors of ``sum H G H^T``. Steps are accelerated (Beck and Teboulle 2009) and
+    ``Z = M R`` the argument is ``H R``, ``H = (I - D/L) M + D/L``. Singular values are shrunk by
+    the eigenvectors of ``sum H G H^T``. Steps are accelerated (Beck and Teboulle 2009) and
     restarted where momentum points uphill. The gap is that of the dual point made of the weighted
     residual, scaled into the ball of the spectral norm.
 
@@ -290,10 +290,10 @@ def measure_noise(eigenvalues: FloatArray, n: float, explained: FloatArray | Non
     """Standard deviation of noise added alike to every feature.
 
     The eigenvalues of pure noise of k directions lie within the law of Marchenko and Pastur,
-    ``noise^2 (1 +- sqrt(k / n))^2``. The widest bottom of the spectrum that fits it, with
-    something above, is the noise, unless the responses depend on it: features that are
-    independent of one another look like noise to their own moments. A wider bottom is taken where
-    what is above lies far: noise of equal features differs once these are standardised.
+    ``noise^2 (1 +- sqrt(k / n))^2``. The widest bottom of the spectrum that fits it, with something
+    above, is the noise, unless the responses depend on it. Features that are independent of one
+    another look like noise to their own moments. A wider bottom is taken where what is above lies
+    far: noise of equal features differs once these are standardised.
 
     Parameters
     ----------
@@ -358,9 +358,9 @@ SURROGATE_SCALE = 0.5
 """Of surrogates beside records in the scaled problem."""
 
 SCALED_OPTIONS = FixedPointOptions(tolerance=1e-8)
-"""Of the scaled problem, of which the subspace is taken and the coefficients are refitted: mixing
-and coefficients stay within 1e-9 of what 1e-12 gives. With next to no penalty the responses, scaled
-down so far, never change by less than 1e-12: five hundred iterations of rounding errors."""
+"""Of the scaled problem, of which the subspace is taken and the coefficients are refitted. Mixing
+and coefficients stay within a billionth of what 1e-12 gives. With next to no penalty the responses,
+scaled down so far, never change by less than 1e-12: five hundred iterations of rounding errors."""
 
 LEAST_PENALTY = 1e-9
 """Of the spectral norm, where no noise is found: the problem needs some penalty."""
@@ -431,9 +431,10 @@ def solve_masked_regression(
 
     Notes
     -----
-    Departure: the literal problem does not preserve the model when responses are large: where
-    energies of Y in the column space and of A in the row space sum to more than one, coefficients
-    shrink (relative error .75 at ``|Y| / |X| = 4``). The scaled one does.
+    Departure: the literal problem does not preserve the model when responses are large.
+    Coefficients shrink where energies of Y in the column space and of A in the row space sum to
+    more than one. At ``|Y| / |X| = 4`` the relative error is .75. The scaled problem preserves the
+    model.
 
     References
     ----------

@@ -1,16 +1,17 @@
 """Records with missing entries as low-rank factors, in rounds of sums: completed, then refitted.
 
-Yi et al. 2014, problem (5): ``penalty |Z|_* + sum over observed of (Z - R)^2 / 2``. With
-``|Z|_* = min (|U|^2 + |V|^2) / 2`` over ``Z = U V^T`` (Srebro 2004) the scores of a record solve a
-small system of its own, and a round sums over records what the loadings U need. No iterate of the
-width of the collection is ever held. Where few patterns of missing entries repeat, the moments of
-each carry all rounds.
+Problem (5) of Yi et al. 2014. It minimises
+``penalty |Z|_* + sum over observed of (Z - R)^2 / 2``. Here ``|Z|_*`` is half the least
+``|U|^2 + |V|^2`` over ``Z = U V^T`` (Srebro 2004). So the scores of a record solve a small system
+of its own, and a round sums over records what the loadings U need. No iterate of the width of the
+collection is ever held. Where few patterns of missing entries repeat, the moments of each carry all
+rounds.
 
 Completion shrinks what it does not see: its rounds leave out how uncertain the scores of a record
 with few known entries are. In the refit they are normal a priori and their covariance is summed
-along (Tipping and Bishop 1999, with missing entries: Ilin and Raiko 2010), so that moments, and the
-regression that follows from them, are not biased towards zero: as least squares on the subspace
-found are the refit of problem (3).
+along (Tipping and Bishop 1999; with missing entries, Ilin and Raiko 2010). So moments, and the
+regression that follows from them, are not biased towards zero. Least squares on the subspace found
+are the refit of problem (3) in the same way.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +25,7 @@ from privpipe.numerics.compiler import njit
 from privpipe.protocols import BoolArray, FloatArray
 
 RecordSums = tuple[FloatArray, FloatArray, FloatArray, FloatArray, float]
-"""Products and cross products of scores per feature, (p, r, r) and (p, r), products of all scores
+"""Products and cross products of scores per feature, (p, r, r) and (p, r). Products of all scores
 (r, r), squares (p,), and how many entries are known."""
 
 Request = Callable[[FloatArray, float, bool], RecordSums]
@@ -78,8 +79,8 @@ class FactorModel:
 def solve_scores(rows: FloatArray, loadings: FloatArray, ridge: float) -> FloatArray:
     """Scores of each record from the entries that are not NaN, (n_records, rank).
 
-    A record's scores depend on nothing but that record, to the last bit: matrix products sum in an
-    order that depends on how many records are multiplied at once.
+    A record's scores depend on nothing but that record, to the last bit. Matrix products are
+    avoided for that: they sum in an order that depends on how many records are multiplied at once.
     """
     rank = loadings.shape[1]
     scores = np.empty((len(rows), rank))
@@ -289,8 +290,8 @@ def fit_covariance(
     """Maximise the likelihood of records of any covariance: what least squares predict best by.
 
     A factor model of low rank takes what its few factors leave for noise, and its regression is
-    that of records without noise: of features that have none, as indicators of classes, both lose
-    the model. Here every feature keeps all of its variance.
+    that of records without noise. Of features without noise, as indicators of classes, both
+    lose the model. Here every feature keeps all of its variance.
 
     Parameters
     ----------
@@ -309,8 +310,9 @@ def fit_covariance(
 
     Notes
     -----
-    Rounds of expectation and maximisation (Little and Rubin 2002, section 11.2), two of which are
-    extrapolated (Varadhan and Roland 2008, SQUAREM S3) as long as the covariance stays positive.
+    Rounds of expectation and maximisation (Little and Rubin 2002, section 11.2). Each two of them
+    are extrapolated (Varadhan and Roland 2008, SQUAREM S3) as long as the covariance stays
+    positive.
     """
     eye = np.eye(n_features)
     variance = COVARIANCE_NOISE

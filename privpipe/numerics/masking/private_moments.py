@@ -1,9 +1,9 @@
 """From noisy second moments to surrogates: a repaired covariance, shrunk coefficients, rows.
 
 All of it is post-processing: nothing here sees a record. Coefficients are the mean of their
-posterior under the noise, with a prior whose variance is the one that makes the noisy moments
-likeliest (empirical Bayes, Morris 1983), direction by direction of the noisy spectrum. AdaSSP
-(Wang 2018) adds one ridge to all directions instead, of a size that holds in the worst case.
+posterior under the noise, direction by direction of the noisy spectrum. The variance of the prior
+is the one that makes the noisy moments likeliest (empirical Bayes, Morris 1983). AdaSSP (Wang 2018)
+adds one ridge to all directions instead, of a size that holds in the worst case.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
 """X P for random signs P, on a grid on which no sum has a rounding error.
 
 Records are rounded to integers so small that every sum of all of them, with any signs, is an
-integer that float64 holds exactly. So the order of the sums, the cut into chunks and the kernel
-of the matrix product cannot change a bit of the result, and its last digits reveal nothing of them.
+integer that float64 holds exactly. So the order of the sums, the cut into chunks and the kernel of
+the matrix product cannot change a bit of the result. Its last digits reveal nothing of them.
 """
 
 import math

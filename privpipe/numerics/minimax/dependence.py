@@ -1,9 +1,9 @@
 """How much one table of features can say of another, given a third: HSIC and maximal correlation.
 
 Features of a bounded kernel span what a reader may compute of a release. The Hilbert-Schmidt norm
-of their covariance with the classes is HSIC (Gretton et al. 2005), the largest canonical
-correlation the maximal correlation within that span (Hirschfeld, Gebelein, Renyi). Sums alone are
-needed: products of all columns, then two moments of what each record adds.
+of their covariance with the classes is HSIC (Gretton et al. 2005). The largest canonical
+correlation is the maximal correlation within that span (Hirschfeld, Gebelein, Renyi). Sums alone
+are needed: products of all columns, then two moments of what each record adds.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class PartialCovariance:
         -------
         influences
             Of the norm, of the correlation, and what other directions of the left columns, and of
-            the right, fit by chance: as many as there are where all records are alike.
+            the right, fit by chance. That is as many as there are where all records are alike.
         """
         given, left, right = records
         left, right = left - given @ self.left_by, right - given @ self.right_by
@@ -110,17 +110,18 @@ def limit_dependence(
     Notes
     -----
     Guarantee (asymptotic, independent records): both are largest values over directions. The
-    largest in the sample is at least the sample's value at the direction that is best in truth,
-    and that one is an average, normal around the truth; so the sample's largest value, which fits
-    noise too, plus the quantile of such an average covers the truth at least as often as said.
-    Where noise of k directions is most of what the correlation shows, its square is about a
-    noncentral chi-square ``k + a`` of variance ``2 k + 4 a``. The root of that has ``1 - k / (2 k +
-    2 a)`` of a normal's variance, and so much of it is taken.
+    largest in the sample is at least the sample's value at the direction that is best in truth.
+    That one is an average, normal around the truth. So the sample's largest value, which fits noise
+    too, plus the quantile of such an average covers the truth at least as often as said. Where the
+    correlation shows mostly noise of k directions, its square is about a noncentral chi-square
+    ``k + a``. The variance of that is ``2 k + 4 a``. The root of the square has
+    ``1 - k / (2 k + 2 a)`` of a normal's variance, and so much of it is taken.
 
-    What the largest correlation fits of the noise is then taken off. Of a true correlation ``r``
-    and many directions the sample shows ``(r^2 (1 - c) + c) (r^2 (1 - d) + d) / r^2``, c and d the
-    directions of a side for each record. Here they are measured record by record, since the noise
-    of some records may be larger than that of others.
+    What the largest correlation fits of the noise is then taken off. If the true correlation has
+    square s, with many directions the sample shows the square
+    ``(s (1 - c) + c) (s (1 - d) + d) / s``. There c and d are the directions of a side for each
+    record. Here they are measured record by record, since the noise of some records may be larger
+    than that of others.
 
     References
     ----------

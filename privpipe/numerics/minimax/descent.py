@@ -26,8 +26,8 @@ MOST_TRIALS = 20
 LEAST_GAIN = 1e-4
 """Share of what the slope promises that a step has to gain."""
 FLATTER, NEARLY = 0.6, 0.9
-"""Share of the slope that a step may leave; the second where Phi is another one soon, and rounds
-that would flatten more are not repaid."""
+"""Share of the slope that a step may leave. The second is for where Phi is another one soon, and
+rounds that would flatten more are not repaid."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,8 +65,8 @@ def descend_quasi_newton(
 ) -> Descent:
     """L-BFGS on Phi in whitened inputs; every accepted iterate lowers Phi.
 
-    The line search looks at Phi itself, with the inner problems solved anew at every trial:
-    with the heads held fixed, Phi's difference of minima is not even bounded.
+    The line search looks at Phi itself, with the inner problems solved anew at every trial. With
+    the heads held fixed, Phi's difference of minima is not even bounded.
 
     Parameters
     ----------

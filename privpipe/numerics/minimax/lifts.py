@@ -1,9 +1,9 @@
 """What an adversary reads of filtered records: the features that its head is convex in.
 
-A lift is a small picklable value, drawn for the outputs of a filter as they are. It maps
-filtered records to features and takes changes of the features back. Nystroem features are a
-Gaussian kernel as far as landmarks span it: Williams and Seeger 2001, Using the Nystroem Method to
-Speed Up Kernel Machines; landmarks by k-means as in Zhang and Kwok 2010.
+A lift is a small picklable value, drawn for the outputs of a filter as they are. It maps filtered
+records to features and takes changes of the features back. Nystroem features are a Gaussian kernel
+as far as landmarks span it (Williams and Seeger 2001, Using the Nystroem Method to Speed Up Kernel
+Machines). Landmarks are found by k-means as in Zhang and Kwok 2010.
 """
 
 from __future__ import annotations

@@ -140,15 +140,16 @@ class HeadSolver:
     """Damped Newton for ``min_V f(V)``, f convex, in rounds over the records.
 
     Steps solve ``(H + m B) d = -g``, H the Hessian and B the same bounding block for every score.
-    The damping m is zero (Newton) until a step is refused; then it is the one by which the scores
-    change no more than a radius, which shrinks with every refusal and grows where the model
-    keeps its promise (a trust region in the scores). At one the step
-    minimises a majorant of f and cannot fail. For least squares the bound *is* the Hessian.
+    The damping m is zero (Newton) until a step is refused. Then it is the one by which the scores
+    change no more than a radius. The radius shrinks with every refusal and grows where the model
+    keeps its promise (a trust region in the scores). At one the step minimises a majorant of f and
+    cannot fail. For least squares the bound *is* the Hessian.
 
-    The loss of optimality is judged by the Newton decrement ``gap = g^T H^-1 g / 2``, the
-    distance to the minimum in the quadratic model. Where every row is penalised, by
-    ``p_r |V_r|**2 / 2``, the gap is *certified*: f less its penalty is convex, so that
-    ``f(V) - min f <= sum_r |g_r|**2 / (2 p_r)``; it is the duality gap at the predicted classes.
+    The Newton decrement ``gap = g^T H^-1 g / 2`` judges the loss of optimality. It is the distance
+    to the minimum in the quadratic model. Where every row is penalised, by ``p_r |V_r|**2 / 2``,
+    the gap is *certified*. Since f less its penalty is convex,
+    ``f(V) - min f <= sum_r |g_r|**2 / (2 p_r)``. The right side is the duality gap at the predicted
+    classes.
 
     Parameters
     ----------
@@ -189,11 +190,11 @@ class HeadSolver:
     def receive(self, loss: float, slope: FloatArray, curvature: Curvature | None) -> None:
         """Take the records' answer at `trial`: mean loss, its slope, and curvature or None.
 
-        A head that was brought along and does worse than zeros, or has more left to gain than it
-        loses (where it errs it is sure, and nothing bends), as at a filter that a line search only
-        looks at, is dropped: zeros are near, and Newton's steps from there are short. A trial
-        that does not lower the loss enough is refused, and the next one is more careful; where
-        even the most careful one is refused, rounding rules, and the head is ``stalled``.
+        A head that was brought along is dropped where it does worse than zeros, or has more left to
+        gain than it loses. Such a head is sure where it errs, and nothing bends, as at a filter
+        that a line search only looks at. Zeros are near, and Newton's steps from there are short. A
+        trial that does not lower the loss enough is refused, and the next one is more careful.
+        Where even the most careful one is refused, rounding rules, and the head is ``stalled``.
         """
         # No value is known yet at this filter: whatever comes is accepted as where the descent
         # starts.
@@ -356,18 +357,18 @@ class HeadSolver:
 class InexactSolver(HeadSolver):
     """`HeadSolver` for a head of classes whose Hessian is too large to send.
 
-    An accepted head needs products of its Hessian H with directions (`probe`), one a round,
-    each as large as the head: those of conjugate gradients, preconditioned by ``M = (2 / K) B``,
-    the Hessian where nothing is known of K classes, and by pairs of earlier runs, which at a
-    filter or head near by are nearly right. A run ends when what it leaves is less than what the
-    next run will have to gain anyway (the forcing term). A step that is refused is damped among
-    the directions that are known already, by multiples of M up to the majorant: no product more.
-    A head that does worse at a new filter than one of zeros begins as that.
+    An accepted head needs products of its Hessian H with directions (`probe`), one a round, each as
+    large as the head. The directions are those of conjugate gradients. They are preconditioned by
+    ``M = (2 / K) B``, the Hessian where nothing is known of K classes, and by pairs of earlier
+    runs. At a filter or head near by these are nearly right. A run ends when what it leaves is less
+    than what the next run will have to gain anyway (the forcing term). A step that is refused is
+    damped among the directions that are known already, by multiples of M up to the majorant: no
+    product more. A head that does worse at a new filter than one of zeros begins as that.
 
-    The Newton decrement is what the quadratic model gains in these directions, and at most
-    ``r^T M^-1 r / (2 c)`` for the residual r that is left, where c is the smallest eigenvalue of
-    ``M^-1 H``. The smallest Ritz value of the last few runs is taken for c, so the gap is an
-    estimate, unless every row is penalised: then it is the certified one.
+    The Newton decrement is what the quadratic model gains in these directions, plus what the
+    residual r that is left may gain. The latter is at most ``r^T M^-1 r / (2 c)``. Here c is the
+    smallest eigenvalue of ``M^-1 H``. The smallest Ritz value of the last few runs is taken for c,
+    so the gap is an estimate. Where every row is penalised, it is the certified one instead.
 
     Parameters
     ----------

@@ -1,7 +1,10 @@
 """The min-diff-max objective Phi of a filter, and its gradient by Danskin's theorem.
 
-``Phi(u) = sum_t a_t min_W f_t(u, W) - sum_s b_s min_V f_s(u, V) + r/2 |u|^2`` (Hamm, JMLR 2017,
-equations 10-11). Each evaluation solves the convex inner problems in rounds over the records.
+Equations 10-11 of Hamm, JMLR 2017, are
+
+    Phi(u) = sum_t a_t min_W f_t(u, W) - sum_s b_s min_V f_s(u, V) + r/2 |u|^2.
+
+Each evaluation solves the convex inner problems in rounds over the records.
 """
 
 from collections.abc import Callable, Sequence
@@ -95,9 +98,9 @@ class MinimaxObjective:
     Parameters
     ----------
     query
-        Sends a question to the records and returns sums over these: ``counts`` (2,) of those
-        fitted to and held out, ``losses`` (n_tasks, 2) over both, the gradient by the filter, then
-        slope (or product), packed Hessian and packed bound of each task.
+        Sends a question to the records and returns sums over these. They are ``counts`` (2,) of
+        those fitted to and held out, ``losses`` (n_tasks, 2) over both, and the gradient by the
+        filter. Then come slope (or product), packed Hessian and packed bound of each task.
     solvers
         One per task; None where the head is fixed (the reduced form).
     weights : (n_tasks,)
@@ -326,25 +329,26 @@ def bound_generalisation_gap(
 
     Notes
     -----
-    Guarantee: in expectation over training samples of independent records within `radius`, for
-    heads confined to `norms`, both fixed before the records are seen, and *every* filter that
-    may be learned from them: ``E[Phi_new(u) - Phi_train(u)] <= 2 sum_t |a_t| R_t``, where
-    ``R_t = sqrt(2) c_t norms_t radius / sqrt(n_records)`` bounds the Rademacher complexity of
-    task t's losses, with ``c_t = 1`` for one score and ``sqrt(2 m_t)`` for ``m_t`` scores.
+    Guarantee: ``E[Phi_new(u) - Phi_train(u)] <= 2 sum_t |a_t| R_t`` for *every* filter that may be
+    learned from the records. The expectation is over training samples of independent records within
+    `radius`, for heads confined to `norms`, both fixed before the records are seen. Here
+    ``R_t = sqrt(2) c_t norms_t radius / sqrt(n_records)`` bounds the Rademacher complexity of task
+    t's losses. There ``c_t = 1`` for one score and ``sqrt(2 m_t)`` for ``m_t`` scores.
 
-    Proof. The difference of the two minima of a task is at most the largest deviation of its
-    mean loss, in the direction of its sign, over all heads and filters; symmetrisation bounds
-    its expectation by twice the Rademacher complexity (Lemma 2). The softmax loss is
-    sqrt(2)-Lipschitz in the scores, so contraction (Lemma 5; Maurer 2016, corollary 1, for
-    several scores) leaves the complexity of linear maps, ``norms radius sqrt(m / n)`` (Lemma 6).
+    Proof. The difference of the two minima of a task is at most the largest deviation of its mean
+    loss over all heads and filters. That deviation is in the direction of the task's sign.
+    Symmetrisation bounds its expectation by twice the Rademacher complexity (Lemma 2). The softmax
+    loss is sqrt(2)-Lipschitz in the scores. So contraction (Lemma 5; for several scores Maurer
+    2016, corollary 1) leaves the complexity of linear maps. That is ``norms radius sqrt(m / n)``
+    (Lemma 6).
 
     Departure: the paper's Theorem 4 compares the empirical *minimiser* with the best filter, and
-    needs twice the sum; but no descent on a function that is not convex certifies its global
-    minimum, so that statement is not ours to make. Corollary 7 treats one score; several are
-    Maurer's. The paper bounds the norms of filter and head apart, which bounds their product.
-    Records of one person are not independent; with the norms of a fitted filter in the place of
-    norms fixed in advance, the number shows the size of the bound and is no guarantee. On real
-    data it is often larger than the losses themselves, and then says nothing.
+    needs twice the sum. No descent on a function that is not convex certifies its global minimum,
+    so that statement is not made here. Corollary 7 treats one score; several are Maurer's. The
+    paper bounds the norms of filter and head apart, which bounds their product. Records of one
+    person are not independent. With the norms of a fitted filter in place of norms fixed in
+    advance, the number shows the bound's size and is no guarantee. On real data it is often larger
+    than the losses themselves, and then says nothing.
 
     References
     ----------

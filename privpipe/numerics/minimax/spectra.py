@@ -89,9 +89,9 @@ def solve_generalised(
 ) -> tuple[FloatArray, FloatArray]:
     """Generalised eigenpairs of ``F diag(signs) F^T v = w (metric + ridge I) v``, w not zero.
 
-    F has few columns, so there are few such pairs: they are found in its range, with a
-    Cholesky factor of the metric and a small eigenproblem. A solver for square matrices would
-    return rounding errors of the zero eigenvalues as if they were small ones.
+    F has few columns, so there are few such pairs. They are found in its range, with a Cholesky
+    factor of the metric and a small eigenproblem. A solver for square matrices would return
+    rounding errors of the zero eigenvalues as if they were small ones.
 
     Parameters
     ----------
@@ -151,9 +151,9 @@ def guard_directions(
 
     Notes
     -----
-    Guarantee: records projected on the result have equal means in all confidential classes of
-    the training data, up to `SPAN` of the largest contrast, so no affine classifier of theirs
-    beats the constant one there by more. Smaller contrasts are taken for rounding.
+    Guarantee: records projected on the result have equal means in all confidential classes of the
+    training data, up to `SPAN` of the largest contrast. So no affine classifier of theirs beats the
+    constant one there by more. Smaller contrasts are taken for rounding.
     """
     # Inside the complement itself: beside directions of no variance a solver for all features mixes
     # those that are closed, and which ones is for the last bit to say.

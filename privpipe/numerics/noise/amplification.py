@@ -41,10 +41,10 @@ def amplify_by_shuffling(
     Guarantee: Feldman, McMillan and Talwar 2023 (Stronger Privacy Amplification by Shuffling,
     theorem 3.1). Each other record is with probability ``2 / (e**epsilon + 1)`` a clone of one of
     the two records that are to be distinguished. So the pair of releases is a post-processing of
-    two pairs of counts, ``(A + D, C - A + 1 - D)`` and ``(A + 1 - D, C - A + D)``. There C is
-    binomial of the others, A of C and 1/2, and D is 1 with odds ``e**epsilon``. Their divergence is
-    summed here, not bounded. An `draw_delta` costs at most ``1.5 (e**epsilon + 1)`` times itself
-    for each record (theorem 3.8 of their paper of 2021).
+    two pairs of counts. They are ``(A + D, C - A + 1 - D)`` and ``(A + 1 - D, C - A + D)``. There C
+    is binomial of the others, A of C and 1/2, and D is 1 with odds ``e**epsilon``. Their divergence
+    is summed here, not bounded. `draw_delta` costs at most ``1.5 (e**epsilon + 1)`` times itself
+    for each record. That is theorem 3.8 of their paper of 2021.
 
     Examples
     --------

@@ -2,8 +2,8 @@
 
 Hamm 2017, Noisy Minimax Filters, section 2.2.1. The soft bound is printed there as tanh(a|x|) x,
 which is unbounded; meant is tanh(a|x|) x / |x|. The linear filter before it multiplies in an order
-that no library, processor or chunking changes: a released number that moved by one step of the
-grid under the same noise would show the step.
+that no library, processor or chunking changes. A released number that moved by one step of the grid
+under the same noise would show the step.
 """
 
 import math
@@ -27,7 +27,7 @@ _LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
 def tanh_of(y: float) -> float:
     """tanh of y >= 0, within 2**-50 of the truth: + - * / alone, so the same bits everywhere.
 
-    ``(1 - e) / (1 + e)`` with ``e = exp(-2 y)``; below 2**-9 by the series, where that cancels.
+    ``(1 - e) / (1 + e)`` with ``e = exp(-2 y)``. Where that cancels, below 2**-9, it is the series.
     """
     if y < 2.0**-9:
         square = y * y

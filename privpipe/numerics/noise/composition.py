@@ -1,10 +1,10 @@
 """What several releases reveal together, also where each size is chosen by what was seen before.
 
 Losses of a Renyi order add up (Feldman and Zrnic 2021), if the order is fixed. Here the limit fixes
-it. Gaussian noise of deviation sigma at sensitivity 1 loses ``alpha rho``, rho = 1 / (2 sigma^2),
-the discrete one as well (Canonne, Kamath and Steinke 2020, theorem 4). What has a pure epsilon
-loses at most what randomised response does (Kairouz, Oh and Viswanath 2015). The exact loss of
-Gaussian noise alone is a tenth less; see `gaussian.bound_epsilon`.
+it. Gaussian noise of deviation sigma at unit sensitivity loses ``alpha rho``, with
+``rho = 1 / (2 sigma^2)``. The discrete one does as well (Canonne, Kamath and Steinke 2020, theorem
+4). What has a pure epsilon loses at most what randomised response does (Kairouz, Oh and Viswanath
+2015). The exact loss of Gaussian noise alone is a tenth less; see `gaussian.bound_epsilon`.
 """
 
 import math
@@ -36,7 +36,7 @@ def convert_rho(
         Of each class of other draws their number, and half the sum of their squared epsilons.
     ahead
         At least 1. The order less 1 is so many times the best one for Gaussian noise that uses the
-        limit up; a larger one is better for few draws of large epsilons.
+        limit up. A larger one is better for few draws of large epsilons.
 
     Notes
     -----

@@ -1,10 +1,10 @@
 """The two-sided geometric law, the discrete Laplace, by comparisons of whole numbers alone.
 
-Ghosh, Roughgarden and Sundararajan 2009 (the geometric mechanism). P(n) = (1-q)/(1+q) q**|n|,
-q = exp(-epsilon / sensitivity). n is 0 with probability (1-q)/(1+q), else a sign and 1 + G, G
-geometric; q**k is a product over the binary digits of k, so the digits of G are *independent*:
-P(digit j is 1) = 1 / (1 + q**-(2**j)). One more lane says whether G reaches 2**n_digits, and then
-the noise saturates, which clipping the sum makes a post-processing of the unbounded law.
+Ghosh, Roughgarden and Sundararajan 2009 (the geometric mechanism). P(n) = p q**|n| with p =
+(1-q)/(1+q) and q = exp(-epsilon / sensitivity). n is 0 with probability p, else a sign and 1 + G, G
+geometric. q**k is a product over the binary digits of k, so the digits of G are *independent*. The
+odds that digit j is 1 are q**(2**j). One more lane says whether G reaches 2**n_digits, and then the
+noise saturates, which clipping the sum makes a post-processing of the unbounded law.
 """
 
 import math
@@ -43,8 +43,8 @@ def _compare(
 ) -> None:
     """Lanes of each value below their threshold by the first bits; above them, those left open.
 
-    Thirty-two lanes are compared at once, whatever the number of a value's own octets: a constant
-    is what makes vector instructions of it, and further lanes have a threshold of 0 and no say.
+    Thirty-two lanes are compared at once, whatever the number of a value's own octets. A constant
+    is what makes vector instructions of it. Further lanes have a threshold of 0 and no say.
     """
     # The last value is done apart: reading 32 octets of it would leave the array.
     mask, last = np.uint32(open_mask), out.size - 1
@@ -154,10 +154,10 @@ class DiscreteLaplaceNoise:
 
     Notes
     -----
-    Guarantee: two records at l1 distance at most `sensitivity` have releases
-    ``clip(steps + noise, -limit, limit)`` whose probabilities differ by a factor of at most
-    exp(epsilon + slack), for every release, given uniform words; delta is 0. All that is not
-    exact is the rounding of the thresholds to 264 bits, which `slack` bounds from what is stored.
+    Guarantee: let two records have l1 distance at most `sensitivity`, and let the words be uniform.
+    Then the probabilities of every release ``clip(steps + noise, -limit, limit)`` differ by a
+    factor of at most exp(epsilon + slack). Delta is 0. All that is not exact is the rounding of the
+    thresholds to 264 bits, which `slack` bounds from what is stored.
 
     Every lane is one comparison of 264 random bits with a threshold. Eight of them are a byte of
     the value's words; the others are read, by `words_at`, where these are equal.

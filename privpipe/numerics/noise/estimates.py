@@ -3,7 +3,7 @@
 Records are a sample; a release adds noise of a known law. Means, covariances and coefficients are
 corrected for it and get the standard error of both. Regression on noisy features is that of
 corrected scores (Fuller 1987, Measurement Error Models, section 2.2), with a sandwich for its
-error; of noisy moments the error is that of the first order.
+error. Of noisy moments the error is that of the first order.
 
 Slopes divide by a spread that may be mostly noise. Their limits are those of the hypotheses that
 the score does not reject (`Estimate.find_limits`), and where these have no end they are refused.
@@ -28,7 +28,7 @@ Quantity = Literal[
     "means", "quantiles", "covariances", "correlations", "regression", "logistic", "differences",
     "shares",
 ]  # fmt: skip
-"""Quantiles are quartiles; logistic is the regression of a category; differences are of means
+"""Quantiles are quartiles; logistic is the regression of a category. Differences are of means
 between groups of records; shares are of the values of a column."""
 
 LEVEL = 0.95
@@ -51,7 +51,7 @@ class Estimate:
     error
         Standard error, of sample and noise.
     lean, growth, spill
-        How the squared error depends on the truth: if that is `value` + t, and the other numbers
+        How the squared error depends on the truth. If that is `value` + t, and the other numbers
         move with it as errors of them do, it is error^2 + 2 lean t + growth t^2. Others that move
         by themselves add spill (in units of error^2) for each unit of chi squared.
     skew, excess
@@ -80,17 +80,17 @@ class Estimate:
     def find_limits(self, level: float) -> tuple[float, float]:
         """Interval that holds the number with this probability.
 
-        It holds every truth at which the difference to `value` is within Student's quantile of
-        the error that it would have (Fieller 1954, J. R. Stat. Soc. B 16; Anderson and Rubin
-        1949, Ann. Math. Stat. 20). Other coefficients are as they fit best: along a line, and to
-        the second order beside it (a subset test: Guggenberger, Kleibergen, Mavroeidis and Chen
-        2012, Econometrica 80). So what is shown and wrong is at most 1 - level of all releases.
-        Of those shown alone no limits can promise it (Gleser and Hwang 1987, Ann. Stat. 15).
+        It holds every truth at which the difference to `value` is within Student's quantile of the
+        error that it would have (Fieller 1954, J. R. Stat. Soc. B 16; Anderson and Rubin 1949, Ann.
+        Math. Stat. 20). Other coefficients are as they fit best: along a line, and to the second
+        order beside it. That is a subset test (Guggenberger, Kleibergen, Mavroeidis and Chen 2012,
+        Econometrica 80). So what is shown and wrong is at most 1 - level of all releases. Of those
+        shown alone no limits can promise it (Gleser and Hwang 1987, Ann. Stat. 15).
 
         A mean of skewed numbers is further from the truth, in its own errors, than Student's
-        quantile z says. Edgeworth's expansion gives by how much: limits are longer by the share
-        ``skew^2 (z^4 + 2 z^2 - 3) / 18 - excess (z^2 - 3) / 12``, if that is positive (Hall 1992,
-        The Bootstrap and Edgeworth Expansion, section 2.6).
+        quantile z says. Edgeworth's expansion gives by how much (Hall 1992, The Bootstrap and
+        Edgeworth Expansion, section 2.6). Limits are longer by the share
+        ``skew^2 {z^4 + 2 z^2 - 3} / 18 - excess {z^2 - 3} / 12``, if that is positive.
 
         Raises
         ------
@@ -223,8 +223,8 @@ def estimate_correlations(
 
     Notes
     -----
-    Their error is of the first order. Limits hold each correlation r at which the mean of
-    ``x y - r (x^2 + y^2) / 2``, of columns in units of what they vary by, is not rejected: a
+    Their error is of the first order. Let columns be in units of what they vary by. Limits then
+    hold each correlation r at which the mean of ``x y - r (x^2 + y^2) / 2`` is not rejected. A
     correlation is a quotient, too.
     """
     n, mean, covariance = sum_up(blocks)

@@ -1,9 +1,9 @@
 """The discrete Gaussian law by comparisons of whole numbers, and the size that a promise needs.
 
-Canonne, Kamath and Steinke 2020, The Discrete Gaussian for Differential Privacy, algorithms 1 to 3:
-rejection from a discrete Laplace law, every chance a ratio of whole numbers, so that the law is
-exact for every variance. Its size is that of the analytic Gaussian mechanism (Balle and Wang 2018,
-theorem 8), which the discrete law follows up to `find_slack`; see PROOF.md of masking.
+Canonne, Kamath and Steinke 2020, The Discrete Gaussian for Differential Privacy, algorithms 1 to 3.
+This is rejection from a discrete Laplace law. Every chance is a ratio of whole numbers, so the law
+is exact for every variance. Its size is that of the analytic Gaussian mechanism (Balle and Wang
+2018, theorem 8). The discrete law follows that up to `find_slack`; see PROOF.md of masking.
 
 It draws moments, once a release: value by value, where the Laplace law draws for every record.
 """
@@ -167,9 +167,9 @@ def bound_epsilon(rho: float, delta: float) -> float:
     Parameters
     ----------
     rho
-        Sum of ``1 / (2 sigma^2)`` over draws at sensitivity 1; together they are one draw whose
-        ``1 / sigma^2`` is the sum of theirs, also where each size is chosen by what was seen before
-        (Smith and Thakurta 2022; Koskela, Tobaben and Honkela 2023).
+        Sum of ``1 / (2 sigma^2)`` over draws at unit sensitivity. Together they are one draw whose
+        ``1 / sigma^2`` is the sum of theirs. That holds also where each size is chosen by what was
+        seen before (Smith and Thakurta 2022; Koskela, Tobaben and Honkela 2023).
     delta
         Positive.
 
@@ -197,8 +197,8 @@ def bound_epsilon(rho: float, delta: float) -> float:
 def find_slack(variance: int, n_values: int) -> Fraction:
     """Most that the log of a ratio of the discrete to the rounded Gaussian law may be, twice.
 
-    Per value at most ``n^2 / (8 variance^2) + 1 / (24 variance)``, for noise n up to `REACH`
-    standard deviations: Jensen below, ``cosh x <= exp(x^2 / 2)`` above, and the sums of both laws
-    differ by less than ``exp(-variance)``.
+    Per value it is at most a sum of two parts, for noise n up to `REACH` standard deviations. One
+    is ``n^2 / (8 variance^2)``. The other is ``1 / (24 variance)``. This is by Jensen below and by
+    ``cosh x <= exp(x^2 / 2)`` above. The sums of both laws differ by less than ``exp(-variance)``.
     """
     return 2 * n_values * (Fraction(REACH**2, 8 * variance) + Fraction(1, 12 * variance))

@@ -2,12 +2,13 @@
 
 Shares of what a mapping released are those of the raw values, by the mapping's inverse.
 
-Quantiles: the characteristic function of Laplace noise of scale b is ``1 / (1 + b^2 s^2)``. So
-``f(z) - b^2 f''(z)``, of a noisy number z, has the mean f(x) over the noise, for every smooth f and
-every x (Stefanski 1989, Comm. Statist. Theory Methods 18). A step has no such function. But a ramp
-that has fallen from 1 to 0 before t is nowhere above the step at t, and one that begins to fall at
-t nowhere below it. Means of both are limits of the share of records up to t, also of one that jumps
-there. DESIGN.md says how wide a ramp has to be, and why no other noise has such limits.
+Quantiles: the characteristic function of Laplace noise of scale b is ``1 / (1 + (b s)^2)``. So
+``f(z) - b^2 f''(z)``, of a noisy number z, has the mean f(x) over the noise. That holds for every
+smooth f and every x (Stefanski 1989, Comm. Statist. Theory Methods 18). A step has no such
+function. But a ramp that has fallen from 1 to 0 before t is nowhere above the step at t. One that
+begins to fall at t is nowhere below it. Means of both are limits of the share of records up to t,
+also of one that jumps there. DESIGN.md says how wide a ramp has to be, and why no other noise has
+such limits.
 """
 
 import math
@@ -217,7 +218,7 @@ def estimate_quantiles(
     -------
     quartiles
         Each the middle between the ramps. Limits hold it in at least as many releases as their
-        level says; the error is that of a normal law with limits as far apart.
+        level says. The error is that of a normal law with limits as far apart.
 
     Raises
     ------

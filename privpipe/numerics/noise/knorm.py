@@ -1,9 +1,9 @@
 """Noise of density proportional to exp(-|xi| / scale), correctly rounded to a grid.
 
 Hamm 2017, Noisy Minimax Filters, eq. (8), with the Euclidean norm. Whole noise ``round(xi / grid)``
-added to whole records is post-processing of the real mechanism, if the rounding is that of the
-real xi. Floats decide it for almost all records, with a bound on their error; what lies nearer
-to a boundary is decided by intervals of as many bits as it takes (Ziv's strategy).
+added to whole records post-processes the real mechanism, if the rounding is that of the real xi.
+Floats decide it for almost all records, with a bound on their error. What lies nearer to a boundary
+is decided by intervals of as many bits as it takes (Ziv's strategy).
 """
 
 import math
@@ -189,11 +189,11 @@ def _round(words: WordArray, width: int, cells: float, out: IntArray, close: Boo
 class KNormNoise:
     """Whole noise ``round(xi / grid)``, xi of density ``exp(-|xi|_2 / scale)``, as words say.
 
-    With E_1 .. E_width exponentials, sqrt(E_1), sqrt(E_2), .. at uniform angles are normal
-    vectors, two coordinates each (Box and Muller); their first `width` coordinates give the
-    direction, and ``|xi| = scale * (E_1 + .. + E_width)``. The length of the normal vector is
-    independent of its direction, and with all its pairs' energies in the sum the radius is
-    Gamma(width) as the law wants: ``width + ceil(width / 2)`` words a record, nothing rejected.
+    With E_1 .. E_width exponentials, sqrt(E_1), sqrt(E_2), .. at uniform angles are normal vectors,
+    two coordinates each (Box and Muller); their first `width` coordinates give the direction, and
+    ``|xi| = scale * (E_1 + .. + E_width)``. The length of the normal vector is independent of its
+    direction. With all its pairs' energies in the sum the radius is Gamma(width), as the law
+    requires. That takes ``width + ceil(width / 2)`` words a record, and nothing is rejected.
 
     Parameters
     ----------
@@ -216,11 +216,13 @@ class KNormNoise:
     - an exponential, given its word: 7 u relative (proved, see `exponential_of`), and at most
       1 / (2 word) for the bits of the uniform that were not read;
     - their sum T: (7 + 17) u relative (`_add_up`), and width / (2 least word);
-    - sqrt(E): 5 u relative, and the unread part over sqrt(E); sine and cosine: 6 u (angle 3.2 u,
-      `sine_cosine_of` 2 u, unread bits below u / 2): a normal coordinate is off by 12 u sqrt(E),
-      the vector by at most 17 u rho, with rho**2 the sum of the pairs' energies (the kernel: 32 u);
-    - ``scale T g / (grid |g|)``: radius times [24 u + 9 u + 8 u (the kernel: 64 u), and twice the
-      error of the vector over its length].
+    - sqrt(E): 5 u relative, and the unread part over sqrt(E);
+    - sine and cosine: 6 u. Of these the angle has 3.2 u, `sine_cosine_of` 2 u, unread bits less
+      than u / 2;
+    - a normal coordinate: 12 u sqrt(E). The vector is off by at most 17 u rho, with rho**2 the sum
+      of the pairs' energies (the kernel: 32 u);
+    - ``scale T g / (grid |g|)``: radius times [24 u + 9 u + 8 u, and twice the error of the vector
+      over its length]. The kernel has 64 u in place of the first three.
 
     A record nearer to a boundary than this is decided by intervals from 64 + 1,024 bits per
     uniform. They leave it undecided with a probability below `undecided`.
@@ -268,11 +270,16 @@ class KNormNoise:
     def undecided(self) -> float:
         """Bound on the probability that 1,088 bits of every uniform leave a record undecided.
 
-        Unless a uniform of an exponential is below 2**-200 (width 2**-200), or the normal vector
-        shorter than 2**-190 (its first coordinate has density at most 1/sqrt(pi): 2**-188), or a
-        sum of energies below 2**-200, the unread bits move a coordinate by less than
-        2**-1088 2**900 steps, and one is within that of a boundary with at most
-        width 2**-150: the density of a coordinate is below 2**30 per step.
+        Three cases count as undecided:
+
+        - a uniform of an exponential is below 2**-200, with a probability of width times that;
+        - the normal vector is shorter than 2**-190. Its first coordinate has density at most
+          1/sqrt(pi), so the probability is at most 2**-188;
+        - a sum of energies is below 2**-200.
+
+        In all others the unread bits move a coordinate by less than 2**(900 - 1088) steps. The
+        density of a coordinate is below 2**30 per step. So one is within that of a boundary with
+        probability at most width 2**-150.
         """
         return self.width * (2.0**-198 + 2.0**-150) + 2.0**-187
 

@@ -1,9 +1,10 @@
 """Logistic regression on noisy features: the score that noise of a known law leaves unbiased.
 
-What noise does to a smooth function of a sum ``z @ slopes`` is undone where its characteristic
-function is divided by that of the noise (Stefanski 1989, Comm. Statist. Theory Methods 18; Nakamura
-1990, Biometrika 77). Of normal noise no such function is there; of Laplace noise and of the K-norm
-one it is, since these fall with a power and the logistic one falls exponentially.
+Noise changes a smooth function of a sum ``z @ slopes``. That is undone where the characteristic
+function of the smooth one is divided by that of the noise (Stefanski 1989, Comm. Statist. Theory
+Methods 18; Nakamura 1990, Biometrika 77). Of normal noise there is no such function. Of Laplace
+noise and of the K-norm one there is, since these fall with a power and the logistic one falls
+exponentially.
 """
 
 from collections.abc import Iterator, Sequence
@@ -86,8 +87,8 @@ def estimate_logistic(
 
     Notes
     -----
-    Errors are those of the score (a sandwich), limits those that it does not reject along the line
-    on which the other coefficients fit best: see `Estimate.find_limits`.
+    Errors are those of the score (a sandwich). Limits are those that it does not reject along the
+    line on which the other coefficients fit best; see `Estimate.find_limits`.
     """
     n, mean, covariance = estimates.sum_up(blocks)
     d = len(names) - 1

@@ -2,8 +2,8 @@
 
 Bounded records are placed on a power-of-two grid, with a norm that is a fact of integers. In
 floating point |b| <= 1 is false in up to half of all records, by an ulp; rounding to a grid then
-leaves the ball. Here the ball is shrunk by what rounding can add, and the sum of the squares (or
-sizes) of the whole numbers is compared with the radius in integers: the sensitivity rests on no
+leaves the ball. Here the ball is shrunk by what rounding can add. The sum of the squares (or sizes)
+of the whole numbers is compared with the radius in integers. So the sensitivity rests on no
 analysis of the bounding function.
 """
 
@@ -91,7 +91,7 @@ class Lattice:
     Parameters
     ----------
     grid
-        Step, a power of two from 2**-20 to 2**-10.
+        Step, a power of two with an exponent from -20 to -10.
     width
         Coordinates per record.
     norm
@@ -139,7 +139,7 @@ class Lattice:
         """What a coordinate is multiplied by: the radius, less what rounding may add and a step.
 
         Rounding to nearest moves a vector by at most ``sqrt(width) / 2`` (l2) or ``width / 2``
-        (l1); the further step takes what floating point may add to a norm of 1.
+        (l1). The further step takes what floating point may add to a norm of 1.
         """
         moved = math.sqrt(self.width) if self.norm == "l2" else self.width
         # So no bounded record is refused; were the bound wrong, `place` would refuse, not release.

@@ -1,11 +1,12 @@
 """PrivUnit on sign vectors: near the best local randomiser of vectors, in whole numbers.
 
 Bhowmick et al. 2018, Protection Against Reconstruction (PrivUnit), its cap chosen for the least
-error as by Asi, Feldman and Talwar 2022. A record is turned by a rotation that is drawn without it;
-the order and the signs of its coordinates, no more, choose a signed permutation of one vector of
-whole levels. Signs are drawn whose chances are two alone, a factor ``exp(epsilon)`` apart, by
-whether the levels they agree with add up to a threshold. They are turned back and scaled. What is
-private are the signs, so that no rounding of the rest is in the proof; see PROOF.md.
+error as by Asi, Feldman and Talwar 2022. A record is turned by a rotation that is drawn without it.
+The order and the signs of its coordinates, no more, choose a signed permutation of one vector of
+whole levels. Signs are drawn whose chances are two alone, a factor ``exp(epsilon)`` apart. The
+chance depends on whether the levels that the signs agree with add up to a threshold. The signs are
+turned back and scaled. What is private are the signs, so that no rounding of the rest is in the
+proof; see PROOF.md.
 """
 
 import math
@@ -177,7 +178,7 @@ def _tabulate(
     """Chances whose products are in proportion to ``odds`` or 1, and their loss.
 
     Backwards: ``F(state) = sum F'(next) / 2``, from ``odds`` where the score reaches the threshold
-    and 1 elsewhere; a sign has the chance ``F'(next) / 2 F(state)``. Stored is the chance of that
+    and 1 elsewhere. A sign has the chance ``F'(next) / 2 F(state)``. Stored is the chance of that
     sign or a higher one, in 63 bits, so that a chance may be 1.
     """
     marks = len(signs) - 1
@@ -282,9 +283,9 @@ class PrivUnitNoise:
     Notes
     -----
     Guarantee: given the words of the rotation, every vector of signs has a chance, exactly the
-    product of ``chances / 2**63``, that for two records differs by a factor of at most
-    exp(epsilon), as `loss` shows from what is stored. Delta is 0, the slack within epsilon. The
-    mean is that of a uniform rotation: three blocks come within 1e-4 of it.
+    product of ``chances / 2**63``. For two records it differs by a factor of at most exp(epsilon),
+    as `loss` shows from what is stored. Delta is 0, the slack within epsilon. The mean is that of a
+    uniform rotation: three blocks come within 1e-4 of it.
     """
 
     slack: ClassVar[float] = 0.0

@@ -1,8 +1,9 @@
 """Sums of all that came so far, again and again: which runs of partitions get noise once.
 
-Andersson and Pagh 2023, A Smooth Binary Mechanism for Efficient Private Continual Observation: the
-binary tree of Dwork, Naor, Pitassi and Rothblum (2010) with partitions only at leaves whose numbers
-have as many ones. So a sum of any length has the same number of runs, and the same error.
+Andersson and Pagh 2023, A Smooth Binary Mechanism for Efficient Private Continual Observation. It
+is the binary tree of Dwork, Naor, Pitassi and Rothblum (2010), with partitions only at leaves whose
+numbers have equally many ones. So a sum of any length has the same number of runs, and the same
+error.
 """
 
 from functools import cache

@@ -1,11 +1,11 @@
 """Clean a block of records in low-rank form: predictions, coordinates, shrinking, lift.
 
-``x~ = c + D shrink(W^T (q - A^T c))``, O(n r) per record (Xu et al. 2017, Figures 2 and 3), with
-q the desired prediction ``A^T x`` on a grid (`prediction_grid`): what is released, and
-whether, is a function of q alone, to the last bit. Large blocks of few coordinates go through the
-compiled kernel, all others (and all where no compiler loads) through NumPy in tiles that stay in
-the cache; the two give the same bytes, and memory beyond the result is that of one tile. Records
-of a narrow dtype whose rounding may cost too much of their budget are stored with care
+``x~ = c + D shrink(W^T (q - A^T c))``, O(n r) per record (Xu et al. 2017, Figures 2 and 3). Here q
+is the desired prediction ``A^T x`` on a grid (`prediction_grid`). What is released, and whether, is
+a function of q alone, to the last bit. Large blocks of few coordinates go through the compiled
+kernel. All others (and all where no compiler loads) go through NumPy in tiles that stay in the
+cache. The two give the same bytes, and memory beyond the result is that of one tile. Records of a
+narrow dtype whose rounding may cost too much of their budget are stored with care
 (`rounding_margin.store_within`).
 """
 

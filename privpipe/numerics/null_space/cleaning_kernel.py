@@ -2,10 +2,10 @@
 
 Predictions are summed in registers while a record streams by once, in any order; float32 records
 are multiplied and summed in float64. Then they are put on the grid, where the order does not show
-any more, and all that follows is done in the order of `grid_coordinates`, without
-fused operations: `cleaning` gives the same bits in plain NumPy. What is decided
-of a record, and how its coordinates shrink, is done for all records of a tile side by side. A tile
-is read whole before it is written, so that records may be released into their own place.
+any more. All that follows is done in the order of `grid_coordinates`, without fused operations. So
+`cleaning` gives the same bits in plain NumPy. What is decided of a record, and how its coordinates
+shrink, is done for all records of a tile side by side. A tile is read whole before it is written,
+so that records may be released into their own place.
 """
 
 from collections.abc import Callable
@@ -76,17 +76,18 @@ def make_kernel(n_predictions: int, rank: int, rule: str, lifted: bool) -> Calla
     -------
     kernel
         ``kernel(x, first, predictor, weights, numbers, turned, shift, lift, centre, root, margin,
-        lift_norms, limits, known_rows, known, out, spent, state, measured, missing)`` with
-        predictor (n_predictions, n_features_in or more) and lift (rank, n_features_out or more) row
-        by row; weights, numbers, known_rows, known, missing as of `settle_tile`; turned
-        (n_predictions, rank), shift (n_predictions,); the margin's weights (rank + 2,) as
-        (per_unit, constant, per_coordinate ...), lift_norms (rank,), and limits (3,): the widest
-        margin, the norm of the
-        centre, and the largest released value. From record `first`, the first of a tile, on it
-        fills out, which may be x, spent (n_records,), state (n_records,), and of measured
-        (n_records, rank + 2) the rows of records that it withholds: coordinates, size and what they
-        leave unexplained. It returns where it stopped, and how many records of that tile are
-        `missing`: known, it resumes there.
+        lift_norms, limits, known_rows, known, out, spent, state, measured, missing)``. `predictor`
+        (n_predictions, n_features_in or more) and `lift` (rank, n_features_out or more) are row by
+        row. `weights`, `numbers`, `known_rows`, `known` and `missing` are as of `settle_tile`.
+        `turned` is (n_predictions, rank), `shift` (n_predictions,) and `lift_norms` (rank,).
+        `margin` (rank + 2,) has the margin's weights (per_unit, constant, per_coordinate ...).
+        `limits` (3,) are the widest margin, the norm of the centre, and the largest released value.
+
+        From record `first`, the first of a tile, on it fills `spent` (n_records,), `state`
+        (n_records,) and `out`, which may be `x`. Of `measured` (n_records, rank + 2) it fills the
+        rows of records that it withholds: coordinates, size and what they leave unexplained. It
+        returns where it stopped, and how many records of that tile are `missing`: known, it resumes
+        there.
     """
     # Text, because a record's coordinates stay in registers only where their number is written out.
     # It is made of numbers alone, never of what a caller wrote; how it reads for two predictions

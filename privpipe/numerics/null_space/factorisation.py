@@ -1,10 +1,10 @@
 """The low-rank form of a linear predictor, and its coordinates ordered by confidential gain.
 
-With ``A = U S W^T`` of rank r, cleaning needs only ``b = E^T x`` and ``D b`` where ``E = U S``
-and ``D = U S^-1``: O(n r) per record instead of O(n^2) (Xu et al. 2017, Figure 2, in r
-coordinates). Figure 3 orders them by the generalised eigenvectors of ``A_d A_d^T v = gamma A_c
-A_c^T v``. That pencil is singular, so it is solved inside the ranges of the predictors; a general
-eigensolver on the whole of it breaks even the bound on utility.
+With ``A = U S W^T`` of rank r, cleaning needs only ``b = E^T x`` and ``D b``. Here ``E = U S`` and
+``D = U S^-1``. That takes O(n r) per record instead of O(n^2) (Xu et al. 2017, Figure 2, in r
+coordinates). Figure 3 orders them by the generalised eigenvectors of
+``A_d A_d^T v = gamma A_c A_c^T v``. That pencil is singular, so it is solved inside the ranges of
+the predictors. A general eigensolver on the whole of it breaks even the bound on utility.
 """
 
 import numpy as np
@@ -21,11 +21,11 @@ SAME_SINGULAR_VALUE = 1e-9
 def factor_predictor(predictor: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Split a predictor into an encoder and a lift of its numerical rank.
 
-    The rank counts the singular values above ``max(shape) * 2**-52`` times the largest. The
-    basis is made unique: singular values in decreasing order, each right vector with its
-    entry of largest size positive, and where singular values coincide the right vectors are
-    those of Gram-Schmidt on the projections of the unit vectors in their order. So the
-    result does not depend on the linear algebra library.
+    The rank counts the singular values above ``max(shape) * 2**-52`` times the largest. The basis
+    is made unique. Singular values are in decreasing order, and each right vector has its entry of
+    largest size positive. Where singular values coincide, the right vectors are those of
+    Gram-Schmidt on the projections of the unit vectors in their order. So the result does not
+    depend on the linear algebra library.
 
     Parameters
     ----------
@@ -84,8 +84,8 @@ def lift_likely(encoder: FloatArray, covariance: FloatArray) -> FloatArray:
     Returns
     -------
     lift : (n_features, rank)
-        ``C E (E^T C E)^-1``, the regression of the record on its coordinates; ``E^T lift`` is
-        the identity, so desired predictions and budget are those of the closest lift.
+        ``C E (E^T C E)^-1``, the regression of the record on its coordinates. ``E^T lift`` is the
+        identity, so desired predictions and budget are those of the closest lift.
 
     Raises
     ------
@@ -155,9 +155,9 @@ def order_by_gain(
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Turn the coordinates so that the confidential gain is diagonal, largest first.
 
-    In the turned coordinates removing the share alpha of coordinate j costs
-    ``alpha**2 b_j**2`` and changes the confidential prediction by ``alpha**2 g_j b_j**2``: the
-    gain per cost is ``g_j`` for every record, so that one order serves all.
+    In the turned coordinates removing the share alpha of coordinate j costs ``alpha**2 b_j**2``. It
+    changes the confidential prediction by ``alpha**2 g_j b_j**2``. So the gain per cost is ``g_j``
+    for every record, and one order serves all.
 
     Parameters
     ----------
@@ -192,17 +192,17 @@ def tilt_lift(encoder: FloatArray, lift: FloatArray, confidential: FloatArray) -
     Parameters
     ----------
     encoder, lift : (n_features, rank)
-        ``E`` and ``P`` of the desired predictor ``A_d``; see `factor_predictor`, whose rank counts:
-        of what a coordinate carries, however little, nothing may be taken for unseen.
+        ``E`` and ``P`` of the desired predictor ``A_d``; see `factor_predictor`, whose rank counts.
+        Of what a coordinate carries, however little, nothing may be taken for unseen.
     confidential : (n_features, n_confidential)
         ``A_c``.
 
     Returns
     -------
     lift : (n_features, rank)
-        ``P - N t`` with ``N`` a basis of the null space of ``E^T`` inside the range of both
-        predictors and t by least squares, so that ``A_c^T (P - N t)`` is smallest. The columns
-        and N then diagonalise both predictors at once, as Theorem 4 supposes.
+        ``P - N t``. The columns of ``N`` are a basis of the null space of ``E^T`` inside the range
+        of both predictors. The t of least squares makes ``A_c^T (P - N t)`` smallest. The
+        columns and N then diagonalise both predictors at once, as Theorem 4 supposes.
 
     References
     ----------

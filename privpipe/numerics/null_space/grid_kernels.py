@@ -110,10 +110,10 @@ def settle_tile(
         Records, and which of them are in the tile.
     predictor : (n_predictions, n_features or more)
     tile
-        Of the tile: sums (n_predictions, tile), the predictions as float64 sums, in any order;
-        weighed (tile,), ``sum_i weight_i |x_i|``; n_sure (tile,), room to count the predictions
-        that are decided; values (n_predictions, tile), which takes the values, NaN for records that
-        are not finite.
+        Arrays of the tile. The sums (n_predictions, tile) are the predictions as float64 sums, in
+        any order; weighed (tile,) is ``sum_i weight_i |x_i|``. Then n_sure (tile,) is room to count
+        the predictions that are decided. Last, values (n_predictions, tile) takes the values, NaN
+        for records that are not finite.
     numbers : (3,)
         Of the grid: step, digits, uncertainty.
     known : (n_known,), (n_known, n_predictions)

@@ -1,9 +1,9 @@
 """Compiled loops of generated text, stored between processes.
 
 Compiling the cleaner of one rank takes seconds, and every worker of every run needs the same one.
-numba keeps what it compiled beside the file a function comes from; generated text gets such a
-file, named by all that the machine code depends on, in a folder that no one else can write: what
-lies there is executed. Where there is no such folder each process compiles for itself.
+numba keeps what it compiled beside the file a function comes from. Generated text gets such a file,
+named by all that the machine code depends on, in a folder that no one else can write. What lies
+there is executed. Where there is no such folder each process compiles for itself.
 """
 
 import hashlib

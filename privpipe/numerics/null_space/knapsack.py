@@ -1,10 +1,10 @@
 """Closed forms of the augmented fractional knapsack, all rows of a chunk at once, in NumPy.
 
-Xu et al. 2017, Figure 1 with the augmented step 4. In the coordinates ``b`` of a predictor
-(`factorisation`) removing the share alpha of coordinate j costs ``alpha**2 * b_j**2`` and leaves
+Xu et al. 2017, Figure 1 with the augmented step 4. Take the coordinates ``b`` of a predictor
+(`factorisation`). Removing the share alpha of coordinate j costs ``alpha**2 * b_j**2`` and leaves
 ``(1 - alpha) b_j``. What stays is formed by subtracting from ``|b_j|``: that keeps the digits which
 forming ``1 - alpha`` would cancel. Every operation, and their order, is that of the compiled
-kernel: the bits agree, and no record's bits depend on which others are in its block, as they would
+kernel, so the bits agree. No record's bits depend on which others are in its block, as they would
 in a matrix product.
 """
 
@@ -91,8 +91,8 @@ def shrink_coordinates(coordinates: FloatArray, budget: FloatArray) -> FloatArra
 def shrink_in_order(coordinates: FloatArray, budget: FloatArray) -> FloatArray:
     """Remove coordinates in the order of their columns until the budget is spent ("in_order").
 
-    This is algorithm 2's knapsack: in its basis ``G / H`` is the same for all records, so that
-    columns sorted once, by decreasing gain, need no sorting per record.
+    This is algorithm 2's knapsack. In its basis ``G / H`` is the same for all records, so columns
+    sorted once, by decreasing gain, need no sorting per record.
 
     Parameters
     ----------
@@ -145,8 +145,8 @@ def _spent_on_smaller(cost: FloatArray) -> FloatArray:
 def shrink_evenly(coordinates: FloatArray, budget: FloatArray) -> FloatArray:
     """Maximise the sum of the removed shares within the budget ("kkt").
 
-    Theorem 2 requires the largest ``sum(alpha)`` subject to ``sum(alpha**2 b**2) <= budget``
-    and ``0 <= alpha <= 1``. Its first-order conditions give ``alpha = min(1, mu / b**2)``, so
+    Theorem 2 requires the largest ``sum(alpha)`` subject to ``sum(alpha**2 b**2) <= budget``. Every
+    share has ``0 <= alpha <= 1``. The first-order conditions give ``alpha = min(1, mu / b**2)``, so
     the smallest coordinates go whole and each other one loses ``mu / |b|``.
 
     Parameters
@@ -187,10 +187,10 @@ def shrink_evenly(coordinates: FloatArray, budget: FloatArray) -> FloatArray:
 def _share_evenly(size: FloatArray, budget: FloatArray) -> FloatArray:
     """How much each coordinate loses; `size` increases along rows.
 
-    Component k is whole when the budget covers all before it, itself, and what the larger ones
-    lose at ``mu = cost_k``: ``spent_k + cost_k * q_k`` with ``q_k = sum(cost_k / cost_i, i >= k)``,
-    which is found from the largest down without leaving the range of floats; the kernel does
-    the same record by record.
+    Component k is whole when the budget covers all before it, itself, and what the larger ones lose
+    at ``mu = cost_k``. That is ``spent_k + cost_k * q_k`` with
+    ``q_k = sum(cost_k / cost_i, i >= k)``. The factor q_k is found from the largest down without
+    leaving the range of floats. The kernel does the same record by record.
     """
     cost = size * size
     rank = cost.shape[1]

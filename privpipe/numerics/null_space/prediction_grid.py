@@ -2,9 +2,9 @@
 
 A release must not reveal what the desired prediction does not: not in its last digits, and not by
 its rounding. So a prediction is rounded to a grid that knows nothing of the record, and rounded
-*correctly*: the grid's value is that of the exact prediction, however it was summed. A float64 sum
-within its error bound of a boundary of the grid decides nothing and is summed again, with twice
-the digits, and at last in whole numbers.
+*correctly*. The grid's value is that of the exact prediction, however it was summed. A float64 sum
+within its error bound of a boundary of the grid decides nothing. It is summed again, with twice the
+digits, and at last in whole numbers.
 """
 
 import math
@@ -116,8 +116,8 @@ def settle_exactly(record: FloatArray, coefficients: FloatArray, grid: Grid) -> 
     Returns
     -------
     value
-        NaN if the record is not finite, infinity if the value is beyond ``2**1000``, and, where
-        steps are in proportion only, 0 below ``2**-900``.
+        NaN if the record is not finite, infinity if the value is beyond ``2**1000``. Where steps
+        are in proportion only, it is 0 below ``2**-900``.
 
     Examples
     --------

@@ -1,13 +1,13 @@
 """How much rounding may add to a record's loss of utility, bounded before it happens.
 
-The bound of Xu et al. 2017, Theorem 1, holds in exact arithmetic. What is stored is rounded, and
-so is the prediction it is made from (`prediction_grid`); a cleaner spends that much less, so
-that the bound holds for the record as stored. The margin is a function of the prediction on the
-grid: one that grew with the record would reveal, in what is left, features that must vanish.
+The bound of Xu et al. 2017, Theorem 1, holds in exact arithmetic. What is stored is rounded, and so
+is the prediction it is made from (`prediction_grid`). A cleaner spends that much less, so that the
+bound holds for the record as stored. The margin is a function of the prediction on the grid. One
+that grew with the record would reveal, in what is left, features that must vanish.
 
 Where the margin of a narrow dtype is too wide, records are rounded so that their errors cancel in
-the prediction. Plain rounding may cost it the sum of the errors of all features; each of them may
-as well be rounded the other way: taken one after the other, the largest errors first, each is
+the prediction. Plain rounding may cost it the sum of the errors of all features. Each of them may
+as well be rounded the other way. Taken one after the other, the largest errors first, each is
 rounded to the side that leaves the smaller error of the prediction so far.
 """
 
@@ -94,10 +94,10 @@ def plan_grid(root: float, n_predictions: int, n_terms: int) -> Grid:
 class Defects:
     """What a lift misses of the exact one, and the sizes that rounding scales with.
 
-    A vector v weighs ``sum_i |A_i| |v_i|``, with A_i the rows of ``A``: what an error in
-    proportion to each of its features costs. Where large features have small coefficients this
-    is far below ``|A| |v|``. All numbers are summed in a fixed order: what is released follows
-    from them to the last bit.
+    A vector v weighs ``sum_i |A_i| |v_i|``, with A_i the rows of ``A``. That is what an error in
+    proportion to each of its features costs. Where large features have small coefficients this is
+    far below ``|A| |v|``. All numbers are summed in a fixed order: what is released follows from
+    them to the last bit.
 
     Parameters
     ----------
@@ -249,8 +249,8 @@ def plan_margin(
     dtype
         Floating dtype of the released record.
     storing
-        Include the rounding of the stored record; without it the margin is that of the grid and
-        of the float64 arithmetic, for those who measure by ``E`` what storing cost.
+        Include the rounding of the stored record. Without it the margin is that of the grid and of
+        the float64 arithmetic, for those who measure by ``E`` what storing cost.
 
     Returns
     -------
@@ -259,14 +259,16 @@ def plan_margin(
 
     Notes
     -----
-    Guarantee: with q the prediction on the grid, ``p = q + shift``, ``b = W^T p``, b~ what is left
-    of b and ``u = p - W b``, the loss of the stored record is at most
-    ``|A^T x - q| + |u| + |b - b~| + |(A^T D - W) b~|`` plus what the rounding e of the record
-    costs, ``|A^T e| <= sum |A_i| |e_i|``: of each feature the unit roundoff of the released dtype
-    (and half its smallest subnormal) from storing, and ``length * 2**-53`` relative to
-    ``|c| + sum(|D_j| |b_j|)`` from the sum that makes it. The sums that make p, b and u, and those
-    of the shrinking, err by as much relative to |p|, and are covered by the 4 with what W misses
-    of orthonormal columns. Nothing here depends on x but through q.
+    Let q be the prediction on the grid, ``p = q + shift`` and ``b = W^T p``. Let b~ be what is left
+    of b, and ``u = p - W b``.
+
+    Guarantee: the stored record loses at most
+    ``|A^T x - q| + |u| + |b - b~| + |(A^T D - W) b~| + |A^T e|``. Here e is the rounding of the
+    record, and ``|A^T e| <= sum |A_i| |e_i|``. Storing adds to e, of each feature, the unit
+    roundoff of the released dtype (and half its smallest subnormal). The sum that makes the record
+    adds ``length * 2**-53`` relative to ``|c| + sum(|D_j| |b_j|)``. The sums that make p, b and u,
+    and those of the shrinking, err by as much relative to |p|. They are covered by the 4, with what
+    W misses of orthonormal columns. Nothing here depends on x but through q.
     """
     info = np.finfo(dtype)
     # Four sums of that length: p, b, u and the shrinking, with what W misses of orthonormal
@@ -314,9 +316,9 @@ class Balance:
 def round_in_balance(wide: FloatArray, encoder: FloatArray, dtype: DTypeLike) -> FloatArray:
     """Round records to a narrow dtype, up or down, so that ``E^T e`` of their errors e is small.
 
-    Each feature becomes one of the two neighbours of its value, so that no error exceeds a unit
-    in the last place; features follow in the order of the largest error they may cause. Sums are
-    taken in a fixed order: equal records are stored equal, whatever their block.
+    Each feature becomes one of the two neighbours of its value, so that no error exceeds a unit in
+    the last place. Features follow in the order of the largest error they may cause. Sums are taken
+    in a fixed order: equal records are stored equal, whatever their block.
 
     Parameters
     ----------
@@ -379,8 +381,8 @@ def store_within(
 ) -> tuple[FloatArray, FloatArray, BoolArray]:
     """Shrink, lift and store records so that what is stored stays within the budget.
 
-    What storing cost is measured, not bounded; a record that comes out above is shrunk again
-    with as much less to spend, and if need be with twice, four times as much less.
+    What storing cost is measured, not bounded. A record that comes out above is shrunk again with
+    as much less to spend. If need be it is shrunk with twice, four times as much less.
 
     Parameters
     ----------

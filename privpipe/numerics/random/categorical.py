@@ -17,9 +17,9 @@ _RUN = 512
 class CategoryTable:
     """Some categorical laws, each cut into runs of 64-bit words.
 
-    Law i gives category ``codes[k]`` to the words from ``starts[k]`` to before
-    ``starts[k + 1]`` (to the last word, at its end), k from ``bounds[i]`` to ``bounds[i + 1]``.
-    Categories without a word are left out. Made by `tabulate_categories`.
+    Law i has the entries k from ``bounds[i]`` to before ``bounds[i + 1]``. Category ``codes[k]``
+    has the words from ``starts[k]`` to before ``starts[k + 1]``. The last entry of a law has them
+    to the last word. Categories without a word are left out. Made by `tabulate_categories`.
 
     Parameters
     ----------
@@ -59,10 +59,10 @@ def tabulate_categories(bounds: IntArray, codes: IntArray, shares: FloatArray) -
 
     Notes
     -----
-    Guarantee: each category but a law's most probable one has probability
-    ``floor(p * 2**64) * 2**-64`` exactly, so at most 2**-64 less than given and none when
-    p is 0; the most probable one has the rest. The total variation distance from the law
-    given is at most ``n_entries_of_the_law * 2**-64 + abs(1 - sum(p))``.
+    Guarantee: each category but a law's most probable one has probability ``floor(p * n) / n``
+    exactly, n = 2**64. So it has at most ``1 / n`` less than given, and none when p is 0. The most
+    probable one has the rest. The total variation distance from the law given is at most
+    ``n_entries_of_the_law / n + abs(1 - sum(p))``.
 
     Examples
     --------
@@ -148,7 +148,7 @@ def _share_words(bounds: Any, p: Any, masses: Any, largest: Any) -> None:
 def _pick(words: Any, bounds: Any, codes: Any, starts: Any, laws: Any, out: Any) -> None:
     """Per record the last entry of its law whose start is not beyond its word.
 
-    One step of the binary searches of a run of records after another: a search alone waits for
+    One step of the binary searches of a run of records after another. A search alone waits for
     memory and for its branches, and is four times slower.
     """
     low, left = np.empty(_RUN, np.uint64), np.empty(_RUN, np.uint64)

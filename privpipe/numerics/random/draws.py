@@ -2,8 +2,8 @@
 
 Each value is a fixed function of its words, never by rejection: so a draw depends on nothing but
 the place of its words. The vector paths of numpy and of C libraries differ in the last bit from one
-processor to the next; logarithm, sine and cosine here use only + - * / and sqrt, which IEEE 754
-rounds correctly, in a fixed order, without fused operations. Their reduction and coefficients
+processor to the next. Logarithm, sine and cosine here use only + - * / and sqrt, in a fixed order,
+without fused operations. IEEE 754 rounds each of these correctly. Reduction and coefficients
 follow FDLIBM 5.3 (e_log.c, k_sin.c, k_cos.c).
 """
 
@@ -19,14 +19,15 @@ _LN2_LOW = 1.90821492927058770002e-10
 
 @compiled
 def exponential_of(number: float, rest: float) -> float:
-    """``-log(number / 2**64)``, for number + rest = 2**64, both at least 1/2.
+    """``-log(number / n)``, for number + rest = n = 2**64, both at least a half.
 
-    Off by at most 7 * 2**-53 of itself, the rounding of `number` to 53 bits included: proved by
-    ball arithmetic over the whole range, in tests/numerics/random/test_elementary_proof.py.
+    Off by at most seven times 2**-53 of itself, the rounding of `number` to 53 bits included. That
+    is proved by ball arithmetic over the whole range, in
+    tests/numerics/random/test_elementary_proof.py.
 
-    The number is cut into ``2**power * (1 + f)`` with 1 + f in [sqrt(1/2), sqrt(2)). From
-    sqrt(1/2) * 2**64 upwards power is 64, the result is small, and f is taken from `rest`,
-    which the caller knows exactly, where `number` is rounded to 53 bits.
+    The number is cut into ``2**power * m``, and f is m - 1. There m is at least c = sqrt(1/2) and
+    below 2 c. From c * 2**64 upwards power is 64, the result is small, and f is taken from `rest`.
+    The caller knows `rest` exactly, where `number` is rounded to 53 bits.
     """
     bits = np.float64(number).view(np.int64)
     shifted = bits + (0x3FF0000000000000 - 0x3FE6A09E00000000)
@@ -50,7 +51,7 @@ def exponential_of(number: float, rest: float) -> float:
 
 @compiled
 def sine_cosine_of(angle: float) -> tuple[float, float]:
-    """Sine and cosine of an angle from 0 to pi/4, each within 2**-52; proved likewise."""
+    """Sine and cosine of an angle from 0 to pi/4. Each is within 2**-52, proved likewise."""
     z = angle * angle
     odd = -2.50507602534068634195e-08 + z * 1.58969099521155010221e-10
     odd = 2.75573137070700676789e-06 + z * odd
@@ -84,8 +85,8 @@ def draw_uniform(words: WordArray) -> FloatArray:
     Returns
     -------
     uniform : (n_records, n_values)
-        Midpoints ``(k + 1/2) 2**-52`` of 2**52 equal cells, exactly: never 0 nor 1, and
-        symmetric about 1/2.
+        Midpoints ``(k + 0.5) / n`` of n = 2**52 equal cells, exactly. They are never 0 nor 1, and
+        symmetric about 0.5.
 
     Examples
     --------
@@ -119,7 +120,7 @@ def draw_signs(words: WordArray, n_signs: int) -> IntArray:
     Returns
     -------
     signs : (n_records, n_signs), int8
-        -1 and 1; sign i is bit ``i % 64`` of word ``i // 64``, 1 where the bit is set.
+        -1 and 1. Sign i is bit ``i % 64`` of word ``i // 64``, 1 where the bit is set.
 
     Raises
     ------

@@ -1,9 +1,9 @@
 """Keyed words that know a record again after small changes: shifted coarse grids of projections.
 
 Features in their own scale are projected by random signs and cut into cells (p-stable hashing:
-Datar, Immorlica, Indyk and Mirrokni 2004); the cells of a grid become one word by a universal hash
+Datar, Immorlica, Indyk and Mirrokni 2004). The cells of a grid become one word by a universal hash
 and AES. One grid reads all features, two a half each, so that whatever becomes of one column, one
-of these does not see it; the cells of the last are so fine that others are met never, and one
+of these does not see it. The cells of the last are so fine that others are met never, and one
 person among thousands of others is found. Without the key a word reveals nothing.
 """
 
@@ -144,8 +144,8 @@ def fit_frame(x: FloatArray, names: Sequence[str], n_records: int, key: bytes) -
     Returns
     -------
     frame
-        Of the coarsest cells in which other records are met hardly ever; of the coarsest of all
-        where that cannot be, since the records have few profiles.
+        Of the coarsest cells in which other records are met hardly ever. Where that cannot be,
+        since the records have few profiles, it is of the coarsest of all.
     """
     x = np.nan_to_num(np.asarray(x, np.float64), posinf=0.0, neginf=0.0)
     x = np.unique(x, axis=0)

@@ -1,6 +1,6 @@
 """How many records two sets have in common, by words of which one is enough to know one again.
 
-Words are read a range of their values at a time, by whatever equals them: what is held in memory is
+Words are read a range of their values at a time, by whatever equals them. What is held in memory is
 of one range, while words and marks of many records lie in a temporary file.
 """
 

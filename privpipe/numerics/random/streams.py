@@ -1,7 +1,7 @@
 """Keyed streams: random words as a function of key, purpose, partition and record number.
 
-AES-256 in counter mode (NIST SP 800-38A) under subkeys from HKDF-SHA256 (RFC 5869), so that any
-word can be had directly: runs of records by one counter-mode call, scattered ones block by block.
+AES-256 in counter mode (NIST SP 800-38A) under subkeys from HKDF-SHA256 (RFC 5869). So any word can
+be had directly: runs of records by one counter-mode call, scattered ones block by block.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,9 +36,9 @@ class KeyedStream:
     """Random words for a run of consecutive records of one partition.
 
     Word j of record r for a purpose is word ``r * words_per_record + j`` of the key stream of
-    AES-256-CTR under a subkey of its own for (purpose, words_per_record, partition). So no
-    chunking, worker, retry or order of calls changes a word, and two purposes, two partitions
-    or two numbers of words per record share none.
+    AES-256-CTR. Each (purpose, words_per_record, partition) has a subkey of its own. So no
+    chunking, worker, retry or order of calls changes a word. Two purposes, two partitions or two
+    numbers of words per record share none.
 
     Parameters
     ----------
@@ -61,10 +61,10 @@ class KeyedStream:
 
     Notes
     -----
-    Guarantee: words are indistinguishable from independent uniform ones to whoever does not
-    hold the key, assuming that AES-256 is a pseudorandom permutation (as a permutation it
-    never repeats a block: advantage below ``blocks**2 / 2**129``) and HKDF-SHA256 a
-    pseudorandom function.
+    Guarantee: words are indistinguishable from independent uniform ones to whoever does not hold
+    the key. This assumes that AES-256 is a pseudorandom permutation and HKDF-SHA256 a pseudorandom
+    function. A permutation never repeats a block, which gives an advantage below
+    ``blocks**2 / 2**129``.
 
     One instance belongs to one thread, for the sake of the buffer that `tiles` keeps.
 
@@ -144,9 +144,9 @@ class KeyedStream:
     def tiles(self, purpose: str, words_per_record: int) -> Iterator[tuple[slice, WordArray]]:
         """Yield the same words piecewise: which records of the run, and their words.
 
-        A tile is valid until the next one is requested: all share one buffer of 256 KiB (of one
-        record, where that is larger), which is what makes this several times faster than fresh
-        memory. One iteration at a time per stream.
+        A tile is valid until the next one is requested. All share one buffer of 256 KiB (of one
+        record, where that is larger). That makes this several times faster than fresh memory. One
+        iteration at a time per stream.
         """
         encryptor = self._seek(purpose, words_per_record)
         rows = max(1, TILE_WORDS // words_per_record)

@@ -87,8 +87,8 @@ def erase_records(url: str, chosen: ChosenRecords, options: ErasureOptions) -> l
     Returns
     -------
     certificates
-        Of the erasure that was interrupted before, if there is one, and of this one: what was
-        removed, when, by whom, digests before and after, and what is left. None where the
+        Of the erasure that was interrupted before, if there is one, and of this one. Each says what
+        was removed, when, by whom, digests before and after, and what is left. None where the
         collection holds no such record.
 
     Raises
@@ -221,8 +221,8 @@ def _remove(trace: Trace, known: Iterable[str]) -> None:
 def _withdraw(trace: Trace, known: Iterable[str]) -> None:
     """Take parts out of an incremental release, then delete them; its former generations go.
 
-    A release of a model that learned from the records keeps no part, and what its generation says
-    of the line: the next run begins a new one.
+    A release of a model that learned from the records loses all its parts, and what its generation
+    says of the line. The next run begins a new line.
     """
     url, gone = trace.place, set(trace.parts)
     with workspace.hold_workspace(url):

@@ -2,11 +2,11 @@
 
 Settings are private, silent and patient; a variable that the user has set stays. Whoever may create
 a flow run on a server chooses which configuration a worker reads, and may give a worker code of
-their own: so a server has a password, and beyond this machine TLS.
+their own. So a server has a password, and beyond this machine TLS.
 
 The server that a run starts for itself is closed to others, ended with the run, and small. Prefect
 would start it as a process on loopback, without a password, and end it only when Python ends in an
-orderly way. Here it ends when its run does in whatever way, requests need a password that only this
+orderly way. Here it ends when its run does in whatever way. Requests need a password that only this
 run knows, and its database does not grow for ever.
 """
 
@@ -362,7 +362,7 @@ def check_server(settings: Mapping[str, str] = os.environ) -> str:
     ClusterError
         If no server is named.
     OptionError
-        If the server is beyond this machine, and is reached in the clear or without a password; if
+        If the server is beyond this machine, and is reached in the clear or without a password. If
         it is on this machine, reached in the clear, and another user listens there.
     """
     url = settings.get("PREFECT_API_URL", "")

@@ -1,7 +1,7 @@
 """The ledger of promised releases: which a schedule says there should be, and what became of each.
 
 ``privpipe deploy`` notes the schedules of every deployment in the account's chain each time they
-change: a promise lasts until another one takes its place, whatever Prefect's database forgets. A
+change. A promise lasts until another one takes its place, whatever Prefect's database forgets. A
 promise that is taken back, or a release that is waived, has a link that says so. What became of it
 is read where it counts: at the place of the release, and in the results of its last run. Prefect's
 server, where it answers, says what still waits.

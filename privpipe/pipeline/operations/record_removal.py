@@ -2,7 +2,7 @@
 
 A survey finds them and changes nothing; its answer is all that the rest needs, so that whoever was
 killed resumes with it. Of a growing collection the next generation names the new partitions, and
-what stood before it is removed last; one made in one piece is exchanged whole.
+what stood before it is removed last. One made in one piece is exchanged whole.
 """
 
 import os

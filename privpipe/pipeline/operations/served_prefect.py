@@ -1,7 +1,7 @@
 """What the process of a run's own Prefect server does: serve on a socket that it was handed.
 
 Run as a file, ``served_prefect.py create_app FD FOLDER``: it imports nothing of privpipe. The
-socket was bound by the run before anything else was started, so no one else can listen there; the
+socket was bound by the run before anything else was started, so no one else can listen there. The
 certificate in FOLDER is one that only the run knows how to check.
 """
 

@@ -1,7 +1,7 @@
 """What was made of some records: by the register, by what each place says of itself, by its name.
 
 Records are known by digests alone: of collections, partitions and their contents. Below the roots
-stores are found by their headers, workspaces and exports by name; nothing is believed but where it
+stores are found by their headers, workspaces and exports by name. Nothing is believed but where it
 is, and what lies within a store or a workspace is not looked at. What does not say where it is from
 is left, and named.
 """

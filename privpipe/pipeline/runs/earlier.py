@@ -1,9 +1,9 @@
 """Earlier releases of a run's records: those that are named, and those that the register knows.
 
-Whoever holds two releases of the same records joins them row by row; whoever holds two models of
+Whoever holds two releases of the same records joins them row by row. Whoever holds two models of
 nearly the same records takes their difference, which is one record. Every run notes its release in
-the register beside the account before it becomes visible, so that the next run finds it, whatever
-file the records are in by then.
+the register beside the account before it becomes visible. So the next run finds it, whatever file
+the records are in by then.
 """
 
 import hashlib
@@ -115,10 +115,10 @@ def find_differences(run: Run, model_digest: str) -> list[str]:
 
     And earlier releases of which it is not known whether they hold these records.
 
-    A mean, or any sum, over nearly the same records: what two of them differ by is made of the few
-    records that only one of them saw. None where the model is the same, where the records are, or
-    where a model reveals nothing of records that are not public. Nor where it holds noisy sums:
-    what these add to any other knowledge of a record is in the account.
+    The difference of two means, or of any sums, over nearly the same records is made of the few
+    records that only one saw. None where the model is the same, where the records are, or where a
+    model reveals nothing of records that are not public. Nor where it holds noisy sums: what these
+    add to any other knowledge of a record is in the account.
 
     Raises
     ------

@@ -102,8 +102,9 @@ class Run:
 
     @property
     def stored_model_url(self) -> str:
-        """Where the model is now: in the workspace, or at its place if a run died publishing, or
-        where the line of a part has one."""
+        """Where the model is now: in the workspace, or at its place if a run died publishing.
+
+        For a part whose line has a model, the place of that one."""
         if self.shared_model is not None:
             return self.shared_model if exists(self.shared_model) else self.work_model_url
         # Publication moves the model first and the release last: of a run that died in between, a
@@ -266,8 +267,8 @@ SHARED = ("max_records", "level", "uninformative")
 def find_attack_options(options: RunOptions, attempt: Attempt | None = None) -> AttackOptions:
     """How a release is attacked, and the limits it is held against.
 
-    An attempt at the gate has its own seed and its share of the level; without one both are as
-    they would be of the only one.
+    An attempt at the gate has its own seed and its share of the level. Without one, both are as
+    they would be of the only attempt.
     """
     audit, gate = options.audit, options.gate
     # Where none is named no adversary is trained, and other attacks are as they are.
@@ -315,8 +316,8 @@ def list_groups(options: RunOptions, schema: CollectionSchema) -> list[tuple[str
 def cluster_options(options: RunOptions) -> ClusterOptions:
     """The ``[cluster]`` section as `privpipe.cluster` takes it.
 
-    Scratch files are in the workspace, or in a folder of this machine named after a remote
-    release, so that the next run finds and removes what a killed one left.
+    Scratch files are in the workspace, or in a folder of this machine named after a remote release.
+    So the next run finds and removes what a killed one left.
     """
     workspace = local_path(workspace_url(options.release.path))
     if workspace is None:

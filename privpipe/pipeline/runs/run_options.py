@@ -54,15 +54,15 @@ class CollectionSection(Section):
     """Numeric variable of the training records: how often each counts in the fit (null-space
     cleaning and LEACE). The audit counts every record once."""
     subject: str | None = None
-    """Variable that says whose a record is: a person, a device, the original of repeats; one name
-    is one subject in all collections of an account. All records of a subject are on one side of
-    the split, count as one in intervals, and consume epsilon once each. Not set: each record is of
+    """Variable that says whose a record is: a person, a device, the original of repeats. One name
+    is one subject in all collections of an account. All records of a subject are on one side of the
+    split, count as one in intervals, and consume epsilon once each. Not set: each record is of
     another."""
     standardise: bool = False
     """Learn from, and clean, features less their mean, in standard deviations, both of the training
-    records; stored with the model, so that records to come are standardised likewise. For
-    filters, which depend on the units of the features; the other methods do not, or standardise
-    by themselves."""
+    records. They are stored with the model, so that records to come are standardised likewise. For
+    filters, which depend on the units of the features; the other methods do not, or standardise by
+    themselves."""
 
 
 class TrainingSection(Section):
@@ -90,7 +90,7 @@ class ReleaseSection(Section):
     reveal what they were partitioned by."""
     layout: Literal["dense", "factored"] = "dense"
     """dense: records. factored: the few coordinates of each record and one basis, from which
-    readers make records, equal to the dense ones up to rounding (null-space cleaning only)."""
+    readers make records (null-space cleaning only). These equal the dense ones up to rounding."""
     incremental: bool = False
     """The release grows with its collection (`privpipe append`): generations of parts, one per
     partition, made by one model that is trained and judged once."""
@@ -142,15 +142,15 @@ class AuditSection(Section):
     level: Annotated[float, Field(gt=0, lt=1)] = AttackOptions().level
     """Confidence of all verdicts together; attempts at a release of the same records share it."""
     uninformative: tuple[str, ...] = ()
-    """Confidential variables that the raw records do not reveal. Of any other "safe" needs the
-    raw records to reveal more than chance to the same adversaries: of labels joined to the wrong
+    """Confidential variables that the raw records do not reveal. Of any other "safe" needs the raw
+    records to reveal more than chance to the same adversaries. Of labels joined to the wrong
     records everything would be safe."""
     earlier: tuple[str, ...] = ()
-    """Earlier releases of these records, or of some of them, paths or URLs: who holds them joins
+    """Earlier releases of these records, or of some of them, paths or URLs. Who holds them joins
     them with this one record by record, and the verdict counts what that reveals. Those that the
     register beside the account knows of need no line, unless they were moved."""
     disowned: tuple[str, ...] = ()
-    """Earlier releases, by run or place, of which no one has a copy: they are not joined, and do
+    """Earlier releases, by run or place, of which no one has a copy. They are not joined, and do
     not keep the gate closed though they cannot be read. Printed, and counted as weaker."""
     vouched: tuple[str, ...] = ()
     """With [training], of released records without labels: what you answer for, as no attack does.
@@ -182,9 +182,9 @@ class PrivacySection(Section):
     [3.0, 1e-5]. With a delta, many losses count by what they are together, where that is less than
     their sum. Not set: no limit of epsilon, and the delta of one release."""
     ephemeral: Literal["refuse", "accept"] = "refuse"
-    """Where a method with differential privacy finds its account or the keys of its draws in memory
-    or in a container's own layer: refuse ends the run before anything is written; accept lets it
-    be forgotten, and counts as weaker."""
+    """For a method with differential privacy whose account or keys of draws are in memory or in a
+    container's own layer. refuse ends the run before anything is written. accept lets them be
+    forgotten, and counts as weaker."""
 
     @property
     def most_epsilon(self) -> float | None:
@@ -208,16 +208,16 @@ class GateSection(Section):
     report."""
     confidential_advantage_max: Limit = AttackOptions().max_advantage
     """Largest advantage (0 is guessing, 1 is knowing) that any adversary may gain on a confidential
-    variable beyond knowing the target: 0.1 is a tenth of the way from guessing to
-    knowing. The upper confidence limit counts."""
+    variable beyond knowing the target. 0.1 is a tenth of the way from guessing to knowing. The
+    upper confidence limit counts."""
     exposed_max: Limit = AttackOptions().max_exposed
     """Largest share of records whose confidential value may be claimed rightly at .1 % and 1 %
     false alarms, beyond those and beyond knowing the target."""
     single_records: Literal["protected", "unprotected"] = "protected"
-    """Of surrogates that carry exact coefficients: whoever knows all other records solves for the
-    one that is left, and whoever has a release with and one without a record solves for that
-    record. unprotected accepts it by name; without that the gate stays closed, whatever the
-    attacks find."""
+    """Of surrogates that carry exact coefficients. Whoever knows all other records solves for the
+    one that is left. Whoever has a release with and one without a record solves for that record.
+    unprotected accepts it by name; without that the gate stays closed, whatever the attacks
+    find."""
     utility_loss_max: Limit | None = None
     """Largest loss of accuracy or R squared of any target prediction, from raw to released records.
     Not set: no limit."""

@@ -1,6 +1,6 @@
 """Keys and account of a run: who draws, what every partition loses by it, whether both will last.
 
-An account that begins anew lets the same records lose their limit again; a key that is gone is
+An account that begins anew lets the same records lose their limit again. A key that is gone is
 followed by another, and two draws for one record are averaged.
 """
 
@@ -31,8 +31,8 @@ from privpipe.store.releases.release_writing import ReleasePlan
 def check_limit(run: Run, epsilon: float) -> None:
     """Refuse before anything is fitted what no draws of the method's epsilon can be.
 
-    Whether these draws were charged before is known when the map is; a partition whose limit
-    is reached and that was never charged this epsilon cannot be that case.
+    Whether these draws were charged before is known when the map is. A partition whose limit is
+    reached and that was never charged this epsilon cannot be that case.
 
     Raises
     ------
@@ -204,8 +204,8 @@ def check_remembered(run: Run, chain: AccountChain) -> None:
     Raises
     ------
     GuaranteeError
-        If one of them recorded a head that this chain of the same account never had, or was charged
-        for the same records to an account that is not this one.
+        If one of them recorded a head that this chain of the same account never had. If one of them
+        was charged for the same records to an account that is not this one.
     StoreError
         If the folder of the releases cannot be reached.
     """
@@ -271,8 +271,8 @@ def check_lasting(options: RunOptions) -> None:
     Raises
     ------
     StoreError
-        If the account or the keys of a method with differential privacy are in memory or in a
-        container's own layer, and ``[privacy] ephemeral`` does not accept that.
+        If a method with differential privacy has its account or its keys in memory or in a
+        container's own layer. Not where ``[privacy] ephemeral`` accepts it.
     """
     fleeting = list_fleeting(options) if is_promised_across_runs(options) else []
     if fleeting and options.privacy.ephemeral == "refuse":

@@ -1,9 +1,9 @@
 """Why a release is refused, and what would pass: a diagnosis in sentences, and a configuration.
 
-Five cases: the order of the records reveals it; too few records to compare methods; a little
-more would do; the method leaks, and another does not; or the target itself reveals what is
-confidential, and nothing of the ladder passes. What is proposed was tried, on records that no audit
-judges.
+There are five cases. The order of the records reveals it. There are too few records to compare
+methods. A little more would do. The method leaks, and another does not. Or the target itself
+reveals what is confidential, and nothing of the ladder passes. What is proposed was tried, on
+records that no audit judges.
 """
 
 import math
@@ -156,8 +156,9 @@ def diagnose(
 
 
 def _choose(passing: list[Rung], allowed: Mapping[str, float]) -> Rung:
-    """The first of the ladder of those with room to spare, or the farthest in, that keep the target
-    nearly as well as any of them."""
+    """The first rung with room to spare that keeps the target nearly as well as any such rung.
+
+    Where none has room to spare, it is chosen alike from those farthest within the limits."""
 
     def fill(rung: Rung) -> float:
         needed = rung.find_limits()

@@ -305,7 +305,7 @@ class BudgetMeaning:
         Training records that the estimate rests on.
     dependence
         What the fit said of features that depend on one another in these records, where they are
-        not all there are; empty where they do not.
+        not all there are. Empty where no features do.
     """
 
     budget: float
@@ -365,8 +365,8 @@ def check_sample(run: Run) -> SampleFindings:
     Raises
     ------
     InputError, RankError
-        If a variable does not vary, groups are too small to be read together, records have gaps
-        that the run would fail on, or the fit refuses the features.
+        If a variable does not vary, or groups are too small to be read together. If records have
+        gaps that the run would fail on, or the fit refuses the features.
     """
     constant = list_constant(run)
     if _is_whole(run.training):

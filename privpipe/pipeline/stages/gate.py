@@ -352,8 +352,9 @@ SMALLER = ("level", "holdout", "max_records")
 """Keys of [audit] of which a smaller number demands less."""
 
 NAMED = ("subject", "uninformative", "vouched")
-"""By what something is not judged at all: of records of one subject, which is which, of
-variables whether raw records reveal them, of what was not judged whether it leaks."""
+"""Keys by which something is not judged at all. `subject`: which record of a subject is which.
+`uninformative`: whether raw records reveal a variable. `vouched`: whether what was not judged
+leaks."""
 
 
 def list_weaker_limits(options: RunOptions) -> list[str]:

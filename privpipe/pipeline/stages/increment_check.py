@@ -191,8 +191,8 @@ class Drift:
     estimate, upper
         In standard deviations of the training records; `upper` holds for all features together.
     n_new
-        Features that vary in the new records and did not in the training records; of these the
-        unit is the root mean square of the other features' deviations.
+        Features that vary in the new records and did not in the training records. Their unit is the
+        root mean square of all features' deviations.
     n_records
     """
 
@@ -213,10 +213,11 @@ def measure_drift(
     moments
         Of the features of the partition's finite records.
     level
-        Confidence of the upper limit, over all features (Bonferroni; Student quantiles, with the
-        variances of both sides as they were found, that of the partition no smaller).
+        Confidence of the upper limit, over all features (Bonferroni). Student quantiles are used,
+        with the variances of both sides as they were found, that of the partition no smaller than
+        the other.
     sizes
-        Categories of each attribute, where features are indicators of categories: a record whose
+        Categories of each attribute, where features are indicators of categories. A record whose
         category the training records have not is in none, and that is compared as well.
     """
     n = max(float(moments.count), 1.0)

@@ -27,8 +27,8 @@ def publish_stage(
     GateError
         If the findings did not pass the gate.
     StoreError
-        If the records that were cleaned or judged are no longer those of the start, or the
-        release cannot be entered into the register of releases.
+        If the records that were cleaned or judged are no longer those of the start. If the release
+        cannot be entered into the register of releases.
     """
     check_gated(findings)
     check_unchanged(run)

@@ -38,8 +38,8 @@ from privpipe.store.keyring.sketches import Ties
 
 LEARNED = {"method", "options", "source", "feature_names", "training_digest", "holdout"}
 LEARNED |= {"versions", "trained"}
-"""Of a model's header, what stays true where the model is used again; not the version of its
-format, which is that of the code that writes it."""
+"""Of a model's header, what stays true where the model is used again. The version of its format
+does not: it is that of the code that writes it."""
 
 
 def train_stage(run: Run, executor: Executor) -> Trained:

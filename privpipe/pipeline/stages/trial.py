@@ -2,7 +2,7 @@
 
 Every method of the ladder is fitted to some of them and attacked on the others by the few
 adversaries that find most leaks. Whoever chooses by these records has learned nothing of those that
-judge: a choice by the judged ones would be an attempt, and is counted as one.
+judge. A choice by the judged ones would be an attempt, and is counted as one.
 
 Of public records it is tried as well whether filter or noise comes first, and how much epsilon.
 """
@@ -67,12 +67,12 @@ WEAKEST = {"confidential_advantage_max": 0.2, "exposed_max": 0.1}
 """Limits beyond which a verdict says too little to be proposed."""
 
 ROOM = 1.15
-"""An expected limit is so many times what the trial says: choosing the best of a ladder and the
+"""An expected limit is so many times what the trial says. Choosing the best of a ladder and the
 adversaries that a trial leaves out both make it look better than it is."""
 
 CHANCE = 1.35
 """Of twenty adversaries the luckiest gains a third of what limits are wide, where there is nothing
-to be gained: .33 on the pupils of `school`, .24 on their tenth."""
+to be gained. It is .33 on the pupils of `school`, .24 on their tenth."""
 
 RETAINED = 0.5
 """Of what raw records show of the target beyond a guess: less is no use of a release."""
@@ -471,11 +471,14 @@ def try_orders(run: Run, goal: float) -> dict[str, Any]:
     Returns
     -------
     findings
-        Score of raw records and of a guess; of either order with half of its interval of .95, None
-        where its noise is refused; the better order, the gap and how many records would show it;
-        whether too little is left; and the least epsilon tried of which the whole interval reaches
-        the goal. Of surrogates these are for as many records as there are. Last, for the epsilon
-        given, what `_find_records` says.
+        - Score of raw records and of a guess.
+        - Score of either order with half of its interval of .95, None where its noise is refused.
+        - The better order, the gap and how many records would show it.
+        - Whether too little is left.
+        - The least epsilon tried of which the whole interval reaches the goal.
+        - What `_find_records` says of the epsilon given.
+
+        Of surrogates all but the last are for as many records as there are.
 
     Raises
     ------

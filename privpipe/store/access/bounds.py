@@ -1,8 +1,8 @@
 """Chunks that decode to more than their array declares are refused before they are decoded.
 
-A few kilobytes can decode to gigabytes. Blosc and LZ4 say the decoded size first, Zstandard
-mostly; where nothing does, the stream is decoded piece by piece and given up at the limit. Codecs
-that cannot be bounded, and `pickle`, which runs code, are not read at all.
+A few kilobytes can decode to gigabytes. Blosc and LZ4 say the decoded size first, Zstandard mostly.
+Where nothing does, the stream is decoded piece by piece and given up at the limit. Codecs that
+cannot be bounded, and `pickle`, which runs code, are not read at all.
 """
 
 import math
@@ -186,7 +186,7 @@ def check_bounded(array: zarr.Array[Any], n_stored: int, where: str) -> zarr.Arr
     Raises
     ------
     InputError
-        If a codec is not one that can be bounded, a chunk is too large, or hardly any chunk of
+        If a codec is not one that can be bounded, or a chunk is too large. If hardly any chunk of
         what the shape declares is stored.
     """
     problem = _find_unbounded(array)

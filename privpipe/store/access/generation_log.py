@@ -1,9 +1,9 @@
 """A numbered history of documents, each made only if its number is free: the newest holds.
 
-One step makes a generation visible, on a file system and in a bucket alike: the document of number
+One step makes a generation visible, on a file system and in a bucket alike. The document of number
 n + 1 comes to exist, by whoever is first. The root names a generation from which readers look
-forward; it may lag behind by those whose writers died before they renewed it, and it may be set
-back by a writer who slept, and neither changes what readers see.
+forward. It may lag behind by those whose writers died before they renewed it, and it may be set
+back by a writer who slept. Neither changes what readers see.
 """
 
 import hashlib

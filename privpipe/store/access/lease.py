@@ -1,9 +1,9 @@
 """A lease: who may write where nothing can be locked, for a bounded time.
 
-Leases of one workspace are numbered objects, each made only if it is absent: the store itself
+Leases of one workspace are numbered objects, each made only if it is absent. The store itself
 decides who holds number n + 1, and it may be taken only when number n has expired. Nothing is
-deleted to take a lease, so two who find the same one expired cannot both win. The holder renews
-its object from a thread; a holder that dies stops renewing, so a kill never needs a hand.
+deleted to take a lease, so two who find the same one expired cannot both win. The holder renews its
+object from a thread; a holder that dies stops renewing, so a kill never needs a hand.
 """
 
 import ctypes

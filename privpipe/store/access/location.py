@@ -290,11 +290,11 @@ def exists_file(url: str) -> bool:
 def create_bytes(url: str, value: bytes) -> bool:
     """Write an object of a remote place only if there is none; whether it holds this value now.
 
-    The store itself decides who was first (S3: ``If-None-Match``, which has to be enforced
-    by the store; see DESIGN.md). What it answers to who was not differs from store to store in
-    all but its HTTP status: 412, or 409 while another's write is under way, which is tried again.
-    Where the answer to our own write was lost, the client tries again and finds an object: ours.
-    So what is there is compared; rivals must write different values.
+    The store itself decides who was first (S3: ``If-None-Match``, which has to be enforced by the
+    store; see DESIGN.md). What it answers to who was not differs from store to store in all but its
+    HTTP status. That is 412, or 409 while another's write is under way, which is tried again. Where
+    the answer to our own write was lost, the client tries again and finds an object: ours. So what
+    is there is compared; rivals must write different values.
     """
     file_system, path = fsspec.core.url_to_fs(url)
     for pause in (*CONFLICT_PAUSES, None):

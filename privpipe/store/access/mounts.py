@@ -1,9 +1,9 @@
 """Whether a place outlives a restart, as far as the kernel's table of mounts says.
 
 The table is ``/proc/self/mountinfo``, see proc_pid_mountinfo(5). Memory and the layer that is a
-container's own are seen; a folder that somebody empties on a disk, a virtual machine's disk that is
-thrown away and a container's root that is no overlay are not, nor is anything where there is no
-such table.
+container's own are seen. A folder that somebody empties on a disk is not. Nor is a virtual
+machine's disk that is thrown away, or a container's root that is no overlay. Where there is no such
+table nothing is seen.
 """
 
 import os
@@ -67,7 +67,7 @@ def read_mounts(table: str) -> tuple[Mount, ...]:
 def find_mount(place: str, mounts: Iterable[Mount]) -> Mount | None:
     """The mount that holds a place, an absolute path without links; None where none is known.
 
-    It is walked as the kernel does, from mount to mount: one that came later over a folder hides
+    It is walked as the kernel does, from mount to mount. One that came later over a folder hides
     those below that folder, though their lines are still in the table.
     """
     known = list(mounts)

@@ -1,8 +1,8 @@
 """Places by URL: one small interface over Zarr's store objects, local and remote.
 
-Everything privpipe reads or writes as Zarr goes through a store opened here, never through
-file system paths, so that a bucket works wherever a folder does. The few things only a file
-system has (a rename, a private folder) go by the path that `local_path` gives.
+Everything privpipe reads or writes as Zarr goes through a store opened here, never through file
+system paths. So a bucket works wherever a folder does. The few things only a file system has (a
+rename, a private folder) go by the path that `local_path` gives.
 """
 
 import errno
@@ -187,8 +187,9 @@ SMALL_BYTES = 2**16
 class PlainFiles(LocalStore):
     """Regular files of a folder: below it no link is followed, and no pipe or device opened.
 
-    A stranger's release may hold a link to a file of the reader's, which an export would copy, or
-    a pipe, at which it would wait for ever. The folder itself may be reached by a link.
+    A stranger's release may hold a link to a file of the reader's, which an export would copy. Or
+    it holds a pipe, at which the export would wait for ever. The folder itself may be reached by a
+    link.
     """
 
     async def get(
@@ -261,7 +262,7 @@ def read_all(store: Store, prefix: str = "") -> dict[str, bytes]:
 def measure_bytes(store: Store, key: str) -> tuple[int, int] | None:
     """Length and checksum of the object of a key, read back; None where there is none.
 
-    The checksum is the CRC-32C of the bytes with the last four taken first: a chunk ends with its
+    The checksum is the CRC-32C of the bytes with the last four taken first. A chunk ends with its
     own CRC-32C, and the CRC-32C of anything followed by its own is one and the same number. A file
     is read in pieces: holding it whole costs twice the time of reading it.
     """

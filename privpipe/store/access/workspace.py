@@ -88,7 +88,7 @@ class RunState:
 def workspace_url(url: str) -> str:
     """The private workspace of a release: a neighbour whose name begins with a dot.
 
-    In a bucket, where nothing has modes, that of a part is within the one of its release: next to
+    In a bucket, where nothing has modes, that of a part is within the one of its release. Next to
     the part it would be among what readers list.
 
     >>> workspace_url("s3://bucket/release.zarr")

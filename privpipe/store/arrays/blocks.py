@@ -1,11 +1,11 @@
 """Writing and reading blocks of records, whole chunks at a time, with receipts.
 
-A receipt says what was sent: length and checksum of the bytes of each object, with which what is
-stored is compared before anybody sees it. One task owns whole chunks; alignment is asserted,
+A receipt says what was sent: length and checksum of the bytes of each object. What is stored is
+compared with these before anybody sees it. One task owns whole chunks; alignment is asserted,
 because unaligned parallel writes lose data without an error.
 
 A factored release stores the few coordinates of each record under `features` and, once, the basis
-that turns what is read into records; whoever opens it sees records. Both layouts say exactly the
+that turns what is read into records. Whoever opens it sees records. Both layouts say exactly the
 same.
 """
 
@@ -110,8 +110,8 @@ class _Sending(WrapperStore[Store]):
 def open_array(url: str, name: str, version: str) -> zarr.Array[Any]:
     """Open an array once per process and version; raises StoreError where there is none.
 
-    `version` is the digest of the collection or the identifier of the run: a worker that
-    lives long must not take a new array at an old place for the old one.
+    `version` is the digest of the collection or the identifier of the run. A worker that lives long
+    must not take a new array at an old place for the old one.
     """
     return guard_read(
         lambda: zarr.open_array(store=_Sending(open_store(url)), path=name, mode="r+"),

@@ -1,8 +1,8 @@
 """A place where something appears whole or not at all, and that one process writes at a time.
 
-Ingest and export write into the private workspace of their destination, hidden beside it, and
-show what they made by one last rename. In a bucket nothing can be renamed: objects are written in
-place, a note in the workspace says that they are unfinished and ours, and one object that readers
+Ingest and export write into the private workspace of their destination, hidden beside it, and show
+what they made by one last rename. In a bucket nothing can be renamed, so objects are written in
+place. A note in the workspace says that they are unfinished and ours, and one object that readers
 require comes last.
 """
 

@@ -1,8 +1,8 @@
 """Zarr documents of a record store: its header, arrays cut along `record`, checksummed, root last.
 
-A store of ours is a Zarr v3 group. The document of its root, ``zarr.json``, is written last of
-all: without it no reader opens the group, on a file system or in a bucket. So the documents
-are made in memory here and written by those who know when.
+A store of ours is a Zarr v3 group. The document of its root, ``zarr.json``, is written last of all.
+Without it no reader opens the group, on a file system or in a bucket. So the documents are made in
+memory here and written by those who know when.
 """
 
 import hashlib
@@ -173,9 +173,9 @@ def digest_documents(documents: Mapping[str, bytes]) -> str:
 FORMAT_VERSIONS = {"collection": (1,), "model": (1, 2, 3), "release": (1, 2, 3)}
 """Versions that are read, the one that is written last.
 
-2: guarantees have delta, whom they protect, and parameters; maps may hold maps. 3: models know
-what they were fitted on by name, and their digest covers it; releases have the names of their
-features as a coordinate, and all descriptions in their root document.
+2: guarantees have delta, whom they protect, and parameters; maps may hold maps. 3, of models: they
+know what they were fitted on by name, and their digest covers it. 3, of releases: they have the
+names of their features as a coordinate, and all descriptions in their root document.
 """
 
 PROMISED_BY = {

@@ -1,13 +1,14 @@
 """Reading the chunks of a collection, none believed: bytes are what was sealed.
 
 Every chunk that is read is compared with its receipt before it is decoded, in every pass of every
-process: what is cleaned, learned from and judged is what was ingested. What it says of its decoded
-size is checked first, so that no chunk can fill a worker's memory. Descriptions of the arrays are
-checked when a collection is opened; what decodes a chunk is the schema in the sealed root.
+process. So what is cleaned, learned from and judged is what was ingested. What a chunk says of its
+decoded size is checked first, so that no chunk can fill a worker's memory. Descriptions of the
+arrays are checked when a collection is opened; what decodes a chunk is the schema in the sealed
+root.
 
-Receipts are written at ingest, into an array of the collection's own. The digests of its blocks
-are in the root document, so that a worker reads and trusts one block at a time, and memory does not
-grow with the collection.
+Receipts are written at ingest, into an array of the collection's own. The digests of its blocks are
+in the root document. So a worker reads and trusts one block at a time, and memory does not grow
+with the collection.
 """
 
 import hashlib
@@ -51,8 +52,9 @@ ONE_FOR_ALL = 0x48674BC7
 """CRC-32C of anything that is followed by its own: what the first collections noted of a chunk."""
 
 Origin = Literal["ingest", "digest", "noted"]
-"""Who made the receipts: ingest; a run that read all chunks and found the collection's digest; or
-a run that could only note what it found, because the digest covers no more than lengths."""
+"""Who made the receipts. ingest: the ingest. digest: a run that read all chunks and found the
+collection's digest. noted: a run that could only note what it found, because the digest covers no
+more than lengths."""
 
 Table = WordArray
 

@@ -1,7 +1,7 @@
 """Collections: records to read, chunk by chunk, as shards.
 
-A collection is a Zarr group with ``features (record, feature)`` and named variables
-``(record,)``, all cut along `record` into the same chunks; `ingest` makes one.
+A collection is a Zarr group with ``features (record, feature)`` and named variables ``(record,)``.
+All are cut along `record` into the same chunks. `ingest` makes one.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

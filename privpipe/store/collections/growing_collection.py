@@ -286,9 +286,9 @@ def list_places(url: str) -> set[str]:
 def purge_collection(url: str) -> bool:
     """Remove the records that the newest generation of a growing collection does not name.
 
-    Of killed appends and of replaced partitions, which a run that began before may still read: it
-    ends with an error then, and the next one reads the newest. Of a first append that was killed
-    nothing is left.
+    They are of killed appends and of replaced partitions. A run that began before may still read
+    the latter: it ends with an error then, and the next one reads the newest. Of a first append
+    that was killed nothing is left.
 
     Returns
     -------

@@ -149,10 +149,10 @@ def ingest(
 
     Notes
     -----
-    Two passes, each in blocks, so that memory does not grow with the source. One process at a
-    time writes a destination; killed at any time it leaves nothing visible, and the next ingest
-    removes what it left. Records keep the order of the source, unless they are shuffled; each
-    partition of the source (a file of a folder, or a Hive folder) is a run of records of its own.
+    Two passes, each in blocks, so that memory does not grow with the source. One process at a time
+    writes a destination; killed at any time it leaves nothing visible, and the next ingest removes
+    what it left. Records keep the order of the source, unless they are shuffled. Each partition of
+    the source (a file of a folder, or a Hive folder) is a run of records of its own.
     """
     dest_url = as_url(dest_url)
     check_options(options)
@@ -295,8 +295,8 @@ def shuffle_blocks(
     Notes
     -----
     Each record goes to a bucket at random, and each bucket is put in random order (Rao 1961,
-    Sandelius 1962). The words come from a key that is never written: whoever knows the source
-    and the release, but not the collection, does not know which record came from where.
+    Sandelius 1962). The words come from a key that is never written. Whoever knows the source and
+    the release, but not the collection, does not know which record came from where.
     """
     key, store = secrets.token_bytes(KEY_BYTES), objects.open_store(place)
     arrays = sealed_arrays.collection_arrays(schema)

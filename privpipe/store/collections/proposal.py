@@ -276,9 +276,9 @@ def propose_schema(url: location.Place, *, table: str = "") -> TableSchema:
 def recall_layout(url: location.Place, names: Sequence[str]) -> SourceLayout:
     """The layout of a later file, from the names of the features that an earlier one became.
 
-    For collections that no schema made. Of ``town=alpha`` the column `town` is spread; ``born
-    year`` and ``pay missing`` are made from the columns `born` and `pay`. Of the file itself only
-    the delimiter is looked up, and which columns are dates.
+    For collections that no schema made. Of ``town=alpha`` the column `town` is spread.
+    ``born year`` and ``pay missing`` are made from the columns `born` and `pay`. Of the file itself
+    only the delimiter is looked up, and which columns are dates.
 
     Parameters
     ----------

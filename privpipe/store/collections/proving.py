@@ -3,7 +3,7 @@
 Has it changed since a run began? Names, sizes and times of its objects say so early, and only warn.
 
 Collections of an earlier privpipe have no receipts. Their digest covers length and checksum of
-every chunk: one pass over the stored bytes proves them, and makes the receipts that later passes
+every chunk. One pass over the stored bytes proves them, and makes the receipts that later passes
 are checked with.
 """
 

@@ -95,8 +95,8 @@ def count_values(values: AnyArray | Coded) -> Counter[str]:
 def pool_rare(counts: Mapping[str, int], min_count: int, name: str) -> tuple[tuple[str, ...], int]:
     """Choose categories so that each holds at least `min_count` records.
 
-    Rare values are pooled; while the pool itself is rare, the next rarest value joins it, so
-    that a pool of few records never singles them out.
+    Rare values are pooled. While the pool itself is rare, the next rarest value joins it, so that a
+    pool of few records never singles them out.
 
     Parameters
     ----------

@@ -71,8 +71,8 @@ class Tally:
     """Counts and digests blocks of records as they are written, in order.
 
     The digest of a partition covers names, dtypes and categories of its arrays and the bytes of
-    their rows: it changes with neither chunks nor codec, nor with what other partitions hold as
-    long as the tables of categories are the same.
+    their rows. It changes with neither chunks nor codec. Nor does it change with what other
+    partitions hold, as long as the tables of categories are the same.
 
     Parameters
     ----------

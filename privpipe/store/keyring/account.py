@@ -1,11 +1,10 @@
 """The account of privacy losses: what every partition has given away, by its content.
 
-A copied, moved or re-chunked collection has the same partitions, and one account of them; records
-that are in other partitions as well have lost there, too (`join_losses`). Entries
-of a partition are numbered objects, each made only if it is absent, so that of two writers one
-finds the other's entry before it counts its own; nothing is ever changed or deleted. A loss is
-counted from its reservation on, before the first chunk is written, until it is given back by a run
-that wrote nothing.
+A copied, moved or re-chunked collection has the same partitions, and one account of them. Records
+that are in other partitions as well have lost there, too (`join_losses`). Entries of a partition
+are numbered objects, each made only if it is absent. So of two writers one finds the other's entry
+before it counts its own. Nothing is ever changed or deleted. A loss is counted from its reservation
+on, before the first chunk is written, until it is given back by a run that wrote nothing.
 """
 
 import hashlib
@@ -64,7 +63,7 @@ class Charge:
         "record", or the variable of the subjects.
     rho
         Of discrete Gaussian noise its loss in zero-concentrated differential privacy, which holds
-        without a delta; None of all else: that of its epsilon, but for its delta.
+        without a delta. None of all else: it is then that of its epsilon, but for its delta.
     """
 
     partition: str
@@ -152,8 +151,8 @@ class TotalLoss:
     def compose(self, delta: float) -> float:
         """Epsilon at a delta, by composition of many small losses; infinite at deltas like none.
 
-        The least of several rules, each at its share of delta, so that it holds also where sizes
-        are chosen by what was seen; see PROOF.md of `numerics.noise`.
+        The least of several rules, each at its share of delta. So it holds also where sizes are
+        chosen by what was seen; see PROOF.md of `numerics.noise`.
         """
         gaussian, n_gaussian, chance, *rest = self.sums[2:]
         if not (delta > MOST_DELTA and chance <= SUM_SHARE * delta):
@@ -273,7 +272,7 @@ def join_losses(losses: Sequence[Loss], meet: Callable[[str, str], bool]) -> Tot
         Of a partition and of all that have records in common with it.
     meet
         Whether two of them have, by digest. In one run no one is in two partitions that do not
-        meet, so that the run counts once, by the largest; those that do are added.
+        meet, so that the run counts once, by the largest. Those that do are added.
 
     Examples
     --------
@@ -376,8 +375,8 @@ class Account:
     def _reserve(self, charge: Charge, run: str, limit: float | None, most_delta: float) -> bool:
         """Make an entry; whether it was the first of this run.
 
-        A run that resumes makes another one, which costs nothing: the number that a lost "void"
-        of its own may still be on its way to is taken then.
+        A run that resumes makes another one, which costs nothing. The number that a lost "void" of
+        its own may still be on its way to is taken then.
         """
         mine = ("reserve", charge.charge, run)
         loss = self.read(charge.partition)

@@ -1,14 +1,14 @@
 """The chain of an account: all that was ever noted there, in one order that cannot be changed.
 
 Charges, releases and attempts stay objects of their own, made once and never changed. A link of the
-chain holds the digests of those that are new, a note where there is one, and the digest of the link
-before it. So a changed character, an exchanged order and a
-missing entry are found by whoever reads the account, and a lost tail by whoever reads a release,
-whose header holds the head of the chain at its time.
+chain holds the digests of new ones, a note where there is one, and the digest of the link before
+it. So a changed character, an exchanged order and a missing entry are found by whoever reads the
+account. A lost tail is found by whoever reads a release, whose header holds the head of the chain
+at its time.
 
-Links are numbered objects, each made only if it is absent: of two writers one finds the other's
-and continues behind it. An entry without a link (its writer was killed, is just at work, or is of a
-version before the chain) counts as any other, and the next link holds it.
+Links are numbered objects, each made only if it is absent: of two writers one finds the other's and
+continues behind it. An entry without a link counts as any other, and the next link holds it. Its
+writer was killed, is just at work, or is of a version before the chain.
 """
 
 import hashlib

@@ -1,8 +1,8 @@
 """Files of the key folder: what they say, private modes, no links followed, whole, one writer.
 
-A file is JSON with a digest over all of it, so that damage cannot pass for another key: binding,
-times, and in key files the secret. Every operation goes through a descriptor of the folder, so that
-the folder that was checked is the one that is used. POSIX only.
+A file is JSON with a digest over all of it, so that damage cannot pass for another key. It holds
+binding, times, and in key files the secret. Every operation goes through a descriptor of the
+folder, so that the folder that was checked is the one that is used. POSIX only.
 """
 
 import fcntl

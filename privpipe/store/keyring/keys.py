@@ -1,9 +1,8 @@
 """Release keys: made by the operating system, bound to what they serve, stored apart, destroyable.
 
-A key folder holds, for each key, ``<id>.key`` (the secret and its binding) and ``<id>.json`` (the
-ledger entry: no secret, and it stays when the key is destroyed); see
-`privpipe.store.keyring.keyfiles`. A run has one key per partition of the source, named by what it
-is bound to.
+A key folder holds two files for each key; see `privpipe.store.keyring.keyfiles`. ``<id>.key`` is
+the secret and its binding. ``<id>.json`` is the ledger entry: it holds no secret, and stays when
+the key is destroyed. A run has one key per partition of the source, named by what it is bound to.
 """
 
 import hashlib
@@ -36,8 +35,8 @@ class ReleaseKey:
     """A secret and what it serves. Neither shown, nor pickled, nor copied.
 
     Made by `make_key` and `read_key`; use `stream` for draws and `ticket` to name the key in a
-    task. The key of the streams is derived from the secret *and* the binding: should a check
-    ever be passed by mistake, another source, model or set of options still gets other noise.
+    task. The key of the streams is derived from the secret *and* the binding. Should a check ever
+    be passed by mistake, another source, model or set of options still gets other noise.
     """
 
     __slots__ = ("_folder", "_secret", "entry")
@@ -129,9 +128,9 @@ def make_key(
     OptionError
         If the id is not of that form, or the key serves another binding.
     StoreError
-        If the key was destroyed or is missing although the ledger has it: a new one would give
-        the same records other noise, and two draws can be averaged. Also if the folder or a
-        file is not private to this user.
+        If the key was destroyed or is missing although the ledger has it. A new one would give the
+        same records other noise, and two draws can be averaged. Also if the folder or a file is not
+        private to this user.
     FormatError
         If a file of the key is damaged.
     """
@@ -216,8 +215,8 @@ def list_keys(*, folder: str | Path | None = None) -> tuple[KeyEntry, ...]:
 def list_unreadable() -> tuple[str, ...]:
     """Ids of files in the key folder that look like those of a key and cannot be read as such.
 
-    A damaged key, a file of another program, one that is not private to this user: whoever lists
-    keys has to know that there is more, and loses none of the others for it.
+    Such as a damaged key, a file of another program, one that is not private to this user. Whoever
+    lists keys has to know that there is more, and loses none of the others for it.
 
     Raises
     ------

@@ -2,10 +2,10 @@
 
 Each holds one object per entry, written before what it notes and never changed; places and digests,
 no value of a record, and published nowhere. Two releases of the same records are joined row by row
-by whoever holds both, and two models learned from nearly the same records reveal whom only one of
-them saw: an audit has to know of the earlier ones. Whoever tries seeds, sample sizes or budgets
-until an audit says "safe" finds one that says so by chance: attempts on records share the level.
-Exports hold released records where no run looks: whoever erases records has to find them.
+by whoever holds both. Two models learned from nearly the same records reveal whom only one of them
+saw. So an audit has to know of the earlier ones. Whoever tries seeds, sample sizes or budgets until
+an audit says "safe" finds one that says so by chance: attempts on records share the level. Exports
+hold released records where no run looks: whoever erases records has to find them.
 """
 
 import hashlib

@@ -1,7 +1,7 @@
 """Sketches of records beside the account: who was released or charged before, whatever the file.
 
-A partition's sketch is 32 bytes a record and frame, in the order of the records: words that
-no one reads without the key, which is in the same place (`numerics.random.record_grids`). Each
+A partition's sketch is 32 bytes a record and frame, in the order of the records. It holds words
+that no one reads without the key, which is in the same place (`numerics.random.record_grids`). Each
 partition is compared with all that were there when it came, and what was found is noted; objects
 are only ever added. A sketch that is missing or damaged is an error: what was charged or released
 of these records is then not known.

@@ -40,8 +40,8 @@ def export_release(
     url
         The release.
     out_url
-        Path or URL of a file that ends in .parquet or .csv, or of a folder, which ends in a slash
-        or has no dot in its name: one file per partition that the release keeps,
+        Path or URL of a file that ends in .parquet or .csv, or of a folder. A folder ends in a
+        slash or has no dot in its name. It gets one file per partition that the release keeps,
         ``part-00000.parquet`` and so on, and ``_SUCCESS``. Nothing may be there yet, but for what
         would be written, byte for byte, as of an export that was killed at its end.
     verify

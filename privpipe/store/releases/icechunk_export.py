@@ -29,7 +29,7 @@ def export_snapshot(
     """Bring an Icechunk repository to what a release is now, by one commit.
 
     Parts that the last snapshot holds are not written again. Where one of them is no longer in the
-    release, as after a withdrawal, everything is written anew; earlier snapshots are expired then,
+    release, as after a withdrawal, everything is written anew. Earlier snapshots are expired then,
     and their objects deleted.
 
     Parameters

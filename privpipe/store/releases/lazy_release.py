@@ -21,11 +21,11 @@ def open_release(url: Place, *, verify: bool = False) -> "xr.Dataset":
     Returns
     -------
     dataset
-        The released features ``(record, feature)`` and the variables included by name, as
-        lazy arrays of the stored chunks; the coordinate `feature` holds the features' names,
-        where they have some, and ``dataset.attrs`` the header; ``dataset.privpipe`` says
-        what is promised, and ``dataset.privpipe.report()`` what the audit found. Records of a
-        factored release are made of its coordinates when they are computed.
+        The released features ``(record, feature)`` and the variables included by name, as lazy
+        arrays of the stored chunks. The coordinate `feature` holds the features' names, where they
+        have some, and ``dataset.attrs`` the header. ``dataset.privpipe`` says what is promised, and
+        ``dataset.privpipe.report()`` what the audit found. Records of a factored release are made
+        of its coordinates when they are computed.
 
     Raises
     ------

@@ -26,9 +26,9 @@ from privpipe.store.keyring.registers import Shared
 def check_release(url: str, *, verify: bool = False, listen: Listener = unheard) -> layout.Header:
     """Check a release against its manifest and return its header.
 
-    The receipts must match the digest that the header seals, and every chunk must be there;
-    with `verify` every stored object is read and its length and checksum compared, and `listen`
-    is called with how many objects were just read, and how many there are.
+    The receipts must match the digest that the header seals, and every chunk must be there. With
+    `verify` every stored object is read and its length and checksum compared. `listen` is then
+    called with how many objects were just read, and how many there are.
     """
     header = layout.read_header(url, "release")
     with layout.using_header(url, "release"):

@@ -77,7 +77,7 @@ def _explain_gone(url: str) -> IncompleteReleaseError:
 def _open_generation(url: str, *, verify: bool) -> xr.Dataset:
     """The newest generation of an incremental release, as `open_release` gives it.
 
-    Time does not grow with the parts but by their entries in one document: each is checked against
+    Time does not grow with the parts but by their entries in one document. Each is checked against
     its digest there, and its receipts against its header, when one of its records is first read.
     """
     header, state, digest = check_generation(url, verify=verify)

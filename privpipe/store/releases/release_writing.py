@@ -78,7 +78,7 @@ class ReleasePlan:
 def drop_refused(url: str) -> str:
     """Remove the records of a release that was refused from a bucket, where others may list them.
 
-    Its arrays, and what the audit drew of raw and released records; the key of the drawing stays,
+    Its arrays, and what the audit drew of raw and released records. The key of the drawing stays,
     so that the next run draws the same. On a file system the workspace is its owner's alone, and
     all stays.
 

@@ -1,11 +1,11 @@
 """Signing a release, and checking it offline, with nothing but the owner's public key.
 
 Beside the release lie two small files. ``SHA256SUMS`` has the SHA-256 of every stored object, as
-``sha256sum`` writes it. ``statement.json`` is a DSSE envelope around an in-toto statement: the
-digest of that list, and what the release says of its configuration, code, audit and account,
-signed with Ed25519. One bit changed anywhere changes the list, and the list is signed; so a
-stranger finds it with ``sha256sum`` and any library that knows Ed25519, without raw records and
-without our stores.
+``sha256sum`` writes it. ``statement.json`` is a DSSE envelope around an in-toto statement, signed
+with Ed25519. The statement is the digest of that list, and what the release says of its
+configuration, code, audit and account. One bit changed anywhere changes the list, and the list is
+signed. So a stranger finds it with ``sha256sum`` and any library that knows Ed25519, without raw
+records and without our stores.
 """
 
 import base64

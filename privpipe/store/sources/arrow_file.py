@@ -98,7 +98,7 @@ class ParquetTable(FileTable):
         """Read columns; see `FileTable.read`.
 
         Columns that unfold beyond `MOST_COLUMN_BYTES` in a row group are refused, as the footer
-        says; pyarrow itself holds pages of a footer that lies to 2 GiB.
+        says. Where a footer lies, pyarrow itself holds pages to 2 GiB.
         """
         texts = [column.name for column in columns if column.kind == "text"]
         opened = self._open(file, [name for name in texts if name in forms])

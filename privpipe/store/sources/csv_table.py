@@ -34,7 +34,7 @@ CODE = r"^\s*[+-]?[0-9]+[eE][0-9]+\s*$"
 class CsvTable(FileTable):
     """CSV files with the same columns, the first row naming them.
 
-    The type of a column is that of its cells in the first block of the first file; a later cell
+    The type of a column is that of its cells in the first block of the first file. A later cell
     that does not fit is refused, unless the options force the column's kind.
     """
 
@@ -314,9 +314,9 @@ def _check_header(schema: pa.Schema, layout: source.SourceLayout, where: str) ->
     Returns
     -------
     is_header
-        Whether the first row is surely no record, so that messages may quote it: a column of
-        numbers is named by a word, the names count, or the options name something in it. A table of
-        nothing but text shows no difference between names and values.
+        Whether the first row is surely no record, so that messages may quote it. It is no record
+        where a column of numbers is named by a word, the names count, or the options name something
+        in it. A table of nothing but text shows no difference between names and values.
     """
     named = [field.name for field in schema if kind_of(field.type) in ("number", "integer")]
     # pandas names columns 0, 1, 2 where they have none; others begin with 1.

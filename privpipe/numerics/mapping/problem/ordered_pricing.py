@@ -1,11 +1,11 @@
 """Prices on an ordered alphabet in time nearly linear in the number of symbols.
 
-For one posterior the search over all symbols is a distance transform: two sweeps for absolute
-distance; for squared distance the cheapest symbols ascend with the columns (Aggarwal et al. 1987,
-Geometric applications of a matrix-searching algorithm), and halving finds them. Columns with many
+For one posterior the search over all symbols is a distance transform. For absolute distance it
+takes two sweeps. For squared distance the cheapest symbols ascend with the columns (Aggarwal et al.
+1987, Geometric applications of a matrix-searching algorithm). Halving finds them. Columns with many
 different posteriors (two private values) are priced at the ends of short intervals of the
-posterior. The cheaper of the symbols found there is all but the cheapest of the column, so that a
-search over all symbols can pass over nearly all runs of them.
+posterior. The cheaper of the symbols found there is all but the cheapest of the column. So a search
+over all symbols can pass over nearly all runs of them.
 """
 
 from dataclasses import dataclass
@@ -77,7 +77,7 @@ def _sweep(xs: Any, h: Any, lam: Any, xq: Any, arg: Any) -> Any:
 def _halve(xs: Any, h: Any, lam: Any, xq: Any, arg: Any) -> Any:
     """Cheapest symbols by squared distance; of equals the first.
 
-    They ascend with the queries, as for any convex distance: each lies between those of the
+    They ascend with the queries, as for any convex distance. So each lies between those of the
     queries on both sides, which the round before has found. Runs of symbols are passed over where
     their least `h` and nearest end cost more than either of these.
     """
@@ -120,7 +120,7 @@ def search_by_runs(
 ) -> Any:
     """Lower `low` to the least cost over all symbols, and say by `arg` which has it.
 
-    `low` and `arg` hold a symbol of each column that is (nearly) the cheapest; a run of symbols is
+    `low` and `arg` hold a symbol of each column that is (nearly) the cheapest. A run of symbols is
     passed over where its least potentials and its nearest end cost as much already.
 
     With room in `found` both stay as they are: all symbols that cost at most `low` are listed, and

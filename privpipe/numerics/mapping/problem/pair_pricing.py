@@ -1,8 +1,8 @@
 """Reduced-cost searches: for every column the cheapest symbols, for every symbol its partners.
 
-The search of SPPM's Algorithm 2, equation (7), in float64 over all pairs. A block of columns is
-the unit that is spread over a cluster; every pair's value is computed by the same sequence of
-operations whatever the block, so that the answer does not depend on the partition.
+The search of SPPM's Algorithm 2, equation (7), in float64 over all pairs. A block of columns is the
+unit that is spread over a cluster. Every pair's value is computed by the same sequence of
+operations whatever the block, so the answer does not depend on the partition.
 """
 
 from collections.abc import Callable, Sequence
@@ -297,8 +297,8 @@ def sum_prices(mass: FloatArray, prices: Prices) -> float:
 def measure_bound(problem: Programme, prices: Prices, duals: Duals) -> float:
     """Lower bound on the optimum in nats: ``sum_j p_j nu_j - lam * budget``, at least 0.
 
-    Valid for any potentials with ``sum_a p_a exp(g_ia) <= 1`` and ``lam >= 0``: by convexity
-    of x log x the information of a plan is at least the sum of its masses times
+    Valid for any potentials with ``sum_a p_a exp(g_ia) <= 1`` and ``lam >= 0``. By convexity of
+    x log x the information of a plan is at least the sum of its masses times
     ``posterior_j . g_i``.
     """
     return max(0.0, sum_prices(problem.mass, prices) - duals.multiplier * problem.budget)

@@ -121,11 +121,12 @@ class MatrixDistance:
 Distance = CodeDistance | MatrixDistance
 """From the columns (original symbols) to the symbols (what may be released).
 
-`pairs` gives the distances of the pairs (symbols[k], columns[k]), (n_pairs,); `block` those of the
-columns start to stop to all symbols, (stop - start, n_symbols); `columns_of` the same distance for
-some of the columns; `divide` the same in units, a power of four. `find_extremes` finds the least
-positive and the largest between different symbols, 1 and 1 without any; `measure_means` the mean
-distortion of releasing one symbol for all, for each symbol, (n_symbols,), in closed form for codes.
+`pairs` gives the distances of the pairs (symbols[k], columns[k]), (n_pairs,). `block` gives those
+of the columns start to stop to all symbols, (stop - start, n_symbols). `columns_of` is the same
+distance for some of the columns; `divide` is the same in units, a power of four. `find_extremes`
+finds the least positive and the largest between different symbols, 1 and 1 without any.
+`measure_means` finds the mean distortion of releasing one symbol for all, for each symbol,
+(n_symbols,), in closed form for codes.
 """
 
 
@@ -344,9 +345,9 @@ def measure_information(masses: FloatArray) -> float:
 def log_ratios(masses: FloatArray) -> FloatArray:
     """Gradient of the information: log of posterior over prior of each private value.
 
-    The derivative for the joint mass of the pair (symbol i, column j) is the inner product of
-    row i with the posterior of column j. The second term of the gradient printed in the paper
-    (section 3.4) cancels identically.
+    The derivative for the joint mass of (symbol i, column j) is the inner product of row i with the
+    posterior of column j. The second term of the gradient printed in the paper (section 3.4)
+    cancels identically.
 
     Parameters
     ----------
@@ -445,8 +446,8 @@ def make_feasible(
 ) -> Plan:
     """Turn nearly feasible masses into a feasible plan.
 
-    Columns are scaled to their probabilities after dropping shares below `smallest`; what is
-    then spent beyond the budget is won back by mixing with the identity, which costs nothing.
+    Columns are scaled to their probabilities after dropping shares below `smallest`. What is then
+    spent beyond the budget is won back by mixing with the identity, which costs nothing.
 
     Parameters
     ----------

@@ -4,13 +4,14 @@ For a temperature tau > 0 and a set of pairs V, with logits t and multiplier lam
 
     F(t, lam) = - tau sum_j p_j log sum_{i in V_j} exp(-(c_ij(t_i) + lam d_ij) / tau) - lam Delta
 
-is smooth and concave; its softmin weights are a mapping, and at the maximum that mapping spends
-the budget exactly and its posteriors are softmax(t). The gap between them is of the order tau.
+is smooth and concave. Its softmin weights are a mapping. At the maximum that mapping spends the
+budget exactly and its posteriors are softmax(t). The gap between them is of the order tau.
 
-Conditioning. With q_i the released masses and r_i = softmax(t_i), minus the Hessian lies between
-``q_i Cov(r_i)`` and ``(1 + 1/tau) q_i Cov(r_i)`` at a stationary point, because the posteriors
-that meet in symbol i have mean r_i and stay in the simplex. Conjugate gradients preconditioned
-by the diagonal blocks therefore need O(tau**-1/2) products whatever the size of the alphabet.
+Conditioning. Let q_i be the released masses and r_i = softmax(t_i). At a stationary point minus the
+Hessian lies between ``q_i Cov(r_i)`` and ``(1 + 1/tau) q_i Cov(r_i)``. This holds because the
+posteriors that meet in symbol i have mean r_i and stay in the simplex. Conjugate gradients
+preconditioned by the diagonal blocks therefore need O(tau**-1/2) products whatever the size of the
+alphabet.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Default search on an ordered alphabet: solve coarse cells, carry back, refine, certify.
 
 Where many columns have posteriors of their own, `full_alphabet_search` or `mass_exchange` comes
-first. Else, and then,
-the coarsest problem is solved on all its pairs; each finer one starts from the interpolated
-potentials with pairs on both sides of every price. After each level the mapping and the
-potentials are carried to the full alphabet and measured there, and the search stops as soon as
+first. Else, and then, the coarsest problem is solved on all its pairs. Each finer one starts from
+the interpolated potentials with pairs on both sides of every price. After each level the mapping
+and the potentials are carried to the full alphabet and measured there. The search stops as soon as
 that gap is small enough. The last level is the full alphabet itself.
 """
 

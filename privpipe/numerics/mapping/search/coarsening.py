@@ -1,10 +1,10 @@
 """Coarse versions of an ordered alphabet, and the way back for mappings and potentials.
 
-Neighbouring symbols form cells; columns of one cell with like posteriors become one column.
-Back on the fine alphabet the released masses of each group are spread over the symbols of a
-cell in proportion to the prior and joined to the group's columns by the monotone coupling,
-which is the cheapest; potentials are interpolated. Neither needs the prior or the positions to
-be even: what comes back is always measured on the fine alphabet.
+Neighbouring symbols form cells; columns of one cell with like posteriors become one column. Back on
+the fine alphabet the released masses of each group are spread over the symbols of a cell in
+proportion to the prior. The monotone coupling, which is the cheapest, joins them to the group's
+columns. Potentials are interpolated. Neither needs the prior or the positions to be even: what
+comes back is always measured on the fine alphabet.
 """
 
 from dataclasses import dataclass
@@ -63,9 +63,9 @@ class CoarseAlphabet:
         ----------
         plan
         spacing
-            One of so many neighbours is released. Where the posteriors of a group
-            differ, what many columns release together reveals less of each: the noise of a
-            released posterior falls with the spacing, its square is what distortion it costs.
+            One of so many neighbours is released. Where the posteriors of a group differ, what many
+            columns release together reveals less of each. The noise of a released posterior falls
+            with the spacing; distortion rises with it, by squared distance with its square.
         """
         fine, n_cells = self.fine, self.problem.n_symbols
         share = self._shares()

@@ -1,10 +1,10 @@
 """Price a dual point over all pairs, repair it, and name the pairs worth adding.
 
-A symbol that carries (almost) no mass of some private value has no reason, within a sparse set
-of pairs, to keep that value's potential high; over all pairs the price of some column then
-falls far. Raising the potential by the least slack of the offending column and normalising
-again costs next to nothing where the mass is small, and any normalised potentials give a valid
-bound. This is the c-transform of the column potentials.
+Within a sparse set of pairs, a symbol with (almost) no mass of some private value has no reason to
+keep that value's potential high. Over all pairs the price of some column then falls far. Raising
+the potential by the least slack of the offending column and normalising again costs next to nothing
+where the mass is small. Any normalised potentials give a valid bound. This is the c-transform of
+the column potentials.
 """
 
 from dataclasses import dataclass, field, replace
@@ -30,7 +30,7 @@ class TimedPricing:
     """A pricing oracle that raises `OutOfTime` rather than overrun a search's limit.
 
     A round over all pairs is the one step of a search whose length grows with the square of the
-    alphabet. In memory it is cut into pieces, whose values do not depend on the cut; an oracle
+    alphabet. In memory it is cut into pieces, whose values do not depend on the cut. An oracle
     elsewhere is not called where its slowest call so far would not end in time.
 
     Parameters

@@ -1,11 +1,11 @@
 """Mappings under further linear constraints: bounded posterior odds and maximal leakage.
 
-The information is a sum over released symbols of convex functions, homogeneous of degree 1, of the
-symbol's few masses, ``f(m) = sup {<g, m> : sum_a p_a exp(g_a) <= 1}`` (see `pair_pricing`). So a
-linear programme over pairs, with a tangent g per symbol wherever a solution lay (Kelley 1960, an
-epigraph per symbol), converges in a few rounds, and its multipliers are a certificate: with
-``h_i = g_i + sum mu_iab (e_a / p_a - odds e_b / p_b) + sum nu_ia e_a / p_a`` and kappa no less than
-any ``sum_a nu_ia``,
+The information is a sum over released symbols of convex functions of the symbol's few masses,
+homogeneous of degree 1. Each is ``f(m) = sup {<g, m> : sum_a p_a exp(g_a) <= 1}`` (see
+`pair_pricing`). So a linear programme over pairs converges in a few rounds. It has a tangent g per
+symbol wherever a solution lay (Kelley 1960, an epigraph per symbol). Its multipliers are a
+certificate. Let kappa be no less than any ``sum_a nu_ia``. With
+``h_i = g_i + sum mu_iab (e_a / p_a - odds e_b / p_b) + sum nu_ia e_a / p_a``,
 
     optimum >= sum_j p_j min_i [p(.|j) . h_i + lam d_ij] - lam budget - kappa exp(leakage).
 

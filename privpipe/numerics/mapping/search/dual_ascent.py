@@ -41,8 +41,8 @@ def sweep_symbols(
     """Every symbol's logit in turn to the maximum of the smoothed dual.
 
     `graph` is by symbols: pointers, columns, costs without potentials, posterior and mass of the
-    columns, their least cost and their sum of ``exp((least - cost) / tau)``, held mass. `ends` is
-    how far each logit may go.
+    columns. Then come their least cost, their sum of ``exp((least - cost) / tau)``, and held mass.
+    `ends` is how far each logit may go.
     """
     by, columns, base, p, _, least, total, _ = graph
     for turn in range(len(t)):

@@ -1,9 +1,8 @@
 """SPPM verbatim: Frank-Wolfe steps whose linear programmes are solved by column generation.
 
-Salamatian et al., Algorithms 1 and 2. In joint masses the linear programme (4) is a multiple
-choice knapsack with one coupling row, so its dual is a search over the one multiplier of the
-distortion: exact, and without a general solver. The reduced-cost searches (7) go through the
-pricing oracle.
+Salamatian et al., Algorithms 1 and 2. In joint masses the linear programme (4) is a multiple choice
+knapsack with one coupling row. So its dual is a search over the one multiplier of the distortion,
+exact and without a general solver. The reduced-cost searches (7) go through the pricing oracle.
 """
 
 from collections.abc import Callable

@@ -41,7 +41,7 @@ def is_thin(progress: Search) -> bool:
     """Whether few symbols are near a price, private values are two, and the time may do.
 
     By absolute distance with a large budget potentials climb as distances do, over thousands of
-    symbols of all but one price: lists of near pairs would be of no use.
+    symbols of all but one price. Lists of near pairs would be of no use there.
     """
     problem, duals, left = progress.problem, progress.duals, progress.max_seconds - progress.seconds
     if problem.n_private != 2 or left < _SECONDS * problem.n_symbols:

@@ -1,10 +1,10 @@
 """Primal-dual interior point on the dual, restricted to pairs, and column generation around it.
 
 Variables are the logits t of the symbols' posteriors, the multiplier lam and the columns'
-potentials nu; constraints are the reduced costs ``z_ij = c_ij(t_i) + lam d_ij - nu_j >= 0`` of
-the pairs, whose multipliers y are the mapping's masses. The slacks are computed exactly at each
-step and nu lowered where needed, so the dual stays feasible on the pairs and its bound never
-lags. A tiny anchored mass per symbol keeps the posteriors inside the simplex.
+potentials nu. Constraints are the reduced costs ``z_ij = c_ij(t_i) + lam d_ij - nu_j >= 0`` of the
+pairs; their multipliers y are the mapping's masses. At each step the slacks are computed exactly
+and nu is lowered where needed. So the dual stays feasible on the pairs and its bound never lags. A
+tiny anchored mass per symbol keeps the posteriors inside the simplex.
 """
 
 from __future__ import annotations

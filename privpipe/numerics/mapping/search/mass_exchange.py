@@ -1,13 +1,13 @@
 """The last level of an ordered alphabet whose columns all have posteriors of their own.
 
-The duals of a coarse problem are within the target of the gap long before its mapping is: carried
-back, columns of like posterior are spread over all symbols of their cell, which costs distortion,
-and the noise of single posteriors is only averaged where neighbours are released together. What
-remains is a local question (who joins whom) with a global answer known. So what the coarse mapping
-moves far stays moved, all else begins at its own place, and one of a few neighbours is released.
-Then columns in turn move mass from the dearest of their symbols to the cheapest near by, by exact
-line searches: descent by coordinates on the information and the price of distortion, .1 s a sweep
-over 2**17.
+The duals of a coarse problem are within the target of the gap long before its mapping is. Carried
+back, columns of like posterior are spread over all symbols of their cell, which costs distortion.
+The noise of single posteriors is only averaged where neighbours are released together. What remains
+is a local question (who joins whom) with a global answer known. So what the coarse mapping moves
+far stays moved, all else begins at its own place, and one of a few neighbours is released. Then
+columns in turn move mass from the dearest of their symbols to the cheapest near by, by exact line
+searches. That is descent by coordinates on the information and the price of distortion, .1 s a
+sweep over 2**17.
 """
 
 from dataclasses import InitVar, dataclass, field
@@ -145,10 +145,11 @@ def sweep_columns(
 ) -> Any:
     """Every column moves mass from its dearest symbol to the cheapest near those it goes to.
 
-    `held` and `mass` are the slots of every column, (n_columns, n_slots); `released` the masses of
-    every symbol and `g` its log-ratios to the prior, both up to date; `named` further symbols
-    that a column looks at. The price of distortion rises with what is `spent` beyond the budget:
-    an augmented Lagrangian. Returns what is spent then, but for what slots that were needed held.
+    `held` and `mass` are the slots of every column, (n_columns, n_slots). `released` are the masses
+    of every symbol and `g` its log-ratios to the prior, both up to date. `named` are further
+    symbols that a column looks at. The price of distortion rises with what is `spent` beyond the
+    budget: an augmented Lagrangian. Returns what is spent then, but for what slots that were needed
+    held.
     """
     xs, xq = positions
     p, log_prior, square = law
@@ -259,9 +260,9 @@ def _sum_terms(masses: FloatArray, prior: FloatArray) -> FloatArray:
 def _choose_spacing(problem: Programme, multiplier: float) -> int:
     """How many neighbours share a released symbol, a power of two.
 
-    Of `s` neighbours at random the noise is an s-th, and going to the middle one costs a quarter
-    of s steps (or their square, a twelfth): balanced, and a seventh of that, since who joins whom
-    is chosen.
+    Of `s` neighbours at random the noise is an s-th. Going to the middle one costs a quarter of s
+    steps, by squared distance a twelfth of their square. The spacing balances both, and is a
+    seventh of that, since who joins whom is chosen.
     """
     line: Any = problem.distance
     x = line.symbols[:, 0]

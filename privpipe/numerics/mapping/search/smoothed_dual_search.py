@@ -1,8 +1,8 @@
 """Default search on any alphabet: the smoothed dual at falling temperatures.
 
-Each round maximises the smoothed dual on a sparse set of pairs, prices the result over all
-pairs and adds what was found. The temperature only falls when the bound over all pairs agrees
-with the bound on the set; otherwise the set is what is wrong, and grows first.
+Each round maximises the smoothed dual on a sparse set of pairs, prices the result over all pairs
+and adds what was found. The temperature only falls when the bound over all pairs agrees with the
+bound on the set. Otherwise the set is what is wrong, and grows first.
 """
 
 from dataclasses import replace

@@ -49,11 +49,13 @@ def attack_release(run: Run, trained: Trained, plan: ReleasePlan, executor: Exec
     Returns
     -------
     findings
-        ``adversaries``, the report of the inference attacks with what was planted; ``groups``, the
-        worst-off; ``proof``, by
-        what theorem released features were not attacked but their target predictions; ``attacks``,
-        the other attacks by name; ``utility``, desired predictions with limits; ``warnings``,
-        sentences that decide nothing.
+        - ``adversaries``: the report of the inference attacks with what was planted.
+        - ``groups``: the worst-off.
+        - ``proof``: by what theorem released features were not attacked but their target
+          predictions.
+        - ``attacks``: the other attacks by name.
+        - ``utility``: desired predictions with limits.
+        - ``warnings``: sentences that decide nothing.
     """
     earlier = find_earlier(run, plan)
     sources = find_sources(run, trained, plan, earlier)
@@ -295,7 +297,7 @@ def audit_groups(run: Run, executor: Executor, sources: AuditSources) -> dict[st
     -------
     findings
         ``n_groups``; ``rows``, see `measure_group`; ``utility``; and ``unknown``, what could not be
-        judged and why; each with ``group``, and ``of``, its variable.
+        judged and why. Each entry of these has ``group``, and ``of``, its variable.
     """
     if not (named := list_groups(run.options, sources.judged.schema_of_records)):
         return None

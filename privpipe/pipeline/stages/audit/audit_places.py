@@ -46,10 +46,10 @@ def audit_places(run: Run, trained: Trained, plan: ReleasePlan) -> dict[str, Any
     -------
     findings
         ``status``: "measured", "none" where the released records have no confidential variable, or
-        "unknown"; the last two with the ``reason``. ``not_looked``, variables that nothing is known
-        of; ``places`` that surely reveal more than
-        the rest, the worst first, of ``n_found``; ``blind``, for each variable how many of
-        ``n_chunks`` hold too little to show even a copy of it by themselves.
+        "unknown"; the last two with the ``reason``. ``not_looked`` are variables that nothing is
+        known of. ``places`` are those that surely reveal more than the rest, the worst first, of
+        ``n_found``. ``blind`` is for each variable how many of ``n_chunks`` hold too little to show
+        even a copy of it by themselves.
     """
     places = plan_places(run, trained, plan)
     looked = () if places is None else places.confidential

@@ -1,12 +1,12 @@
 """The audit of surrogates that are signed sums: what they retain, and attacks by name.
 
-Two questions decide. Of confidential variables: what do models fitted to the surrogates reveal of
-them, for raw records that no surrogate was made of, beyond the desired variables? Of records: which
-are rebuilt? Behind exact coefficients the verdict is never "safe": two closed forms are run and
-shown, and attacks by outsiders, which must find no more than is allowed and each succeed on an
-unsafe control of the same records. What was not run, or failed without such a control, is unknown
-or unproven, and never passes. Where entries are missing, records are judged as the method
-completes them.
+Two questions decide. What do models fitted to the surrogates reveal of confidential variables
+beyond the desired ones, for raw records that no surrogate was made of? Which records are rebuilt?
+Behind exact coefficients the verdict is never "safe": two closed forms are run and shown. So are
+attacks by outsiders. These must find no more than is allowed, and each must succeed on an unsafe
+control of the same records. What was not run, or failed without such a control, is unknown or
+unproven, and never passes. Where entries are missing, records are judged as the method completes
+them.
 """
 
 import json

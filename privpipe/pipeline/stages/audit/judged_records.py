@@ -2,7 +2,7 @@
 
 The records that are released judge it: those that the fit never saw, or all of them where the fit
 learned from others. Where they carry no labels, training records that are cleaned alike represent
-their features; the rest of the release is unproven, unless the operator vouches for it by name.
+their features. The rest of the release is unproven, unless the operator vouches for it by name.
 """
 
 import json
@@ -25,7 +25,7 @@ from privpipe.store.releases.release_writing import ReleasePlan
 def find_labelled(run: Run) -> Collection | None:
     """The released records with their labels, where the fit learned from others; None without.
 
-    All confidential variables must be there, and the subject where one is named; and none of the
+    All confidential variables must be there, and the subject where one is named. None of the
     partitions may be one that the fit learned from.
     """
     subject = run.options.collection.subject

@@ -24,8 +24,8 @@ VariableUse = Literal["variable", "subject", "weights", "time"]
 """What a column that is no feature becomes, and which role it has."""
 
 Use = Literal["feature", "days", "calendar", "marked", "indicators", "drop", VariableUse]
-"""What a column becomes: a feature, one of days, four of a date, two where gaps are marked, one per
-category, what `VariableUse` says, or nothing."""
+"""What a column becomes. Features are one, one of days, four of a date, two where gaps are marked,
+or one per category. Else it becomes what `VariableUse` says, or nothing."""
 
 MISSING_MARKS: tuple[str, ...] = (*source.MISSING_TEXT, *CELLS["missing"])
 """Cells that mean a missing value wherever they are."""

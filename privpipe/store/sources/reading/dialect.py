@@ -1,7 +1,7 @@
 """How a text of cells is written, found in a sample of the whole file: encoding, marks, first rows.
 
-The delimiter is found by clevercsv, which chooses the reading whose rows are most alike and whose
-cells look like values (van den Burg et al. 2019, Wrangling messy CSV files). DESIGN.md says what
+The delimiter is found by clevercsv (van den Burg et al. 2019, Wrangling messy CSV files). It
+chooses the reading whose rows are most alike and whose cells look like values. DESIGN.md says what
 else was tried.
 """
 
@@ -235,7 +235,7 @@ def _find_names(rows: list[list[str]]) -> tuple[tuple[str, ...], int]:
 def _is_header(rows: list[list[str]]) -> bool:
     """Whether something distinguishes the first row from a record.
 
-    A cell that is no value heads a column of values; or columns whose cells repeat are headed by
+    A cell that is no value heads a column of values. Or columns whose cells repeat are headed by
     cells that do not occur in them, and none by one that does.
     """
     differ = list[bool]()

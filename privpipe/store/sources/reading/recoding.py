@@ -1,8 +1,8 @@
 """Columns of text as features, columns of numbers as categories: only where an option names them.
 
 What categories and edges are called becomes part of names that a release publishes. So rare
-categories are pooled, and edges are rounded quantiles of a part of the records, chosen by their
-number alone: no record's value need be an edge.
+categories are pooled, and edges are rounded quantiles of a part of the records. These are chosen by
+their number alone, and no record's value need be an edge.
 """
 
 import warnings

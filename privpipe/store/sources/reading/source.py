@@ -266,10 +266,10 @@ class SourceLayout:
         Arrays: the one that holds the features, by default the first of features, X, x, data.
         Tables: the columns that are features; by default all that are nothing else.
     labels
-        Arrays or columns that become variables. Arrays: by default all with one row per
-        record, a matrix one variable per column, named by an array ``target_names`` or by
-        number. Tables: by default the columns that `features` leaves over, where it names any;
-        of an ARFF file those of Mulan's list, an XML file of its name beside it.
+        Arrays or columns that become variables. Arrays: by default all with one row per record, a
+        matrix one variable per column, named by an array ``target_names`` or by number. Tables: by
+        default the columns that `features` leaves over, where it names any. Of an ARFF file those
+        of Mulan's list, an XML file of its name beside it.
     categorical, numeric
         Variables whose kind is forced; a table's columns named here are variables.
     one_hot
@@ -285,9 +285,9 @@ class SourceLayout:
     marked
         Tables: features beside which another says, by 0 and 1, where they are missing.
     bins
-        Tables: columns of numbers that become categorical variables, as ``age=8`` for 8 bins of
-        about as many records each, or ``age=25:40:60`` for these edges. Edges become names of
-        categories, which are published.
+        Tables: columns of numbers that become categorical variables. ``age=8`` makes 8 bins of
+        about as many records each, ``age=25:40:60`` makes bins of these edges. Edges become names
+        of categories, which are published.
     drop
         Columns and arrays to leave out, such as identifiers.
     missing
