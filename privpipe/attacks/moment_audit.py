@@ -1,12 +1,12 @@
 """The first audit of a release: learn on raw records, attack released ones, judge others.
 
-Every figure is a sum over records, so the audit is a mergeable statistic: exact, of flat memory,
-the same for any chunking, and the same for a collection and for its whole repeats.
+Every figure is a sum over records, so the audit is a mergeable statistic, exact and of flat memory.
+It is the same for any chunking, and the same for a collection and for its whole repeats.
 
-The definitions are those of Xu et al. 2017, section "Experimental results": e_privacy is the
-squared change of the confidential prediction, and a record is completely private when its
-confidential label is predicted no better than from the mean record. The adversary is least squares
-(algorithm 3). Released records of a low-rank map lie in a subspace but for rounding; fitted in all
+The definitions are those of Xu et al. 2017, section "Experimental results". There e_privacy is the
+squared change of the confidential prediction. A record is completely private when its confidential
+label is predicted no better than from the mean record. The adversary is least squares (algorithm
+3). Released records of a low-rank map lie in a subspace but for rounding; fitted in all
 coordinates, least squares would fit the rounding. So it works in the coordinates that the release
 itself shows to carry more than rounding.
 """
@@ -161,11 +161,14 @@ def audit_release(
     Returns
     -------
     findings
-        ``n_records``, ``privacy`` (per view e_privacy and complete_privacy, mean over
-        targets and per target, the latter with limits), ``distortion`` (per feature, in
-        units of its own deviation; None where columns differ), ``desired`` and ``confidential``
-        (per variable and view: accuracy and f1 of a categorical, r2 and rmse of a numeric
-        variable).
+        By name:
+
+        - ``n_records``
+        - ``privacy``: per view e_privacy and complete_privacy, mean over targets and per target,
+          the latter with limits
+        - ``distortion``: per feature, in units of its own deviation; None where columns differ
+        - ``desired`` and ``confidential``: per variable and view accuracy and f1 of a categorical,
+          r2 and rmse of a numeric variable
 
     Raises
     ------
@@ -365,7 +368,7 @@ def find_coordinates(moments: CoMoments, n_features: int, roundoff: float) -> Fl
     n_features
         Number of released features.
     roundoff
-        Of the released dtype: ``2**-24`` for float32, ``2**-53`` for float64.
+        Of the released dtype, half of its ``numpy.finfo(dtype).eps``: ``2**-24`` for float32.
 
     Returns
     -------

@@ -1,10 +1,10 @@
 """What a release loses of utility: of every record that is promised a budget, and of a regression.
 
-The loss of a record is the squared change of its desired prediction (Xu et al. 2017, e_utility),
-computed from raw record, released record and predictor without a line of the cleaning's code.
+The loss of a record is the squared change of its desired prediction (Xu et al. 2017, e_utility). It
+is computed from raw record, released record and predictor without a line of the cleaning's code.
 
-To surrogates, which belong to no record, a learner fits ridge regression; it is judged on raw
-records that no surrogate was made of, with the same regression fitted to the raw records.
+To surrogates, which belong to no record, a learner fits ridge regression. It is judged on raw
+records that no surrogate was made of, as is the same regression fitted to the raw records.
 """
 
 import math
@@ -152,10 +152,16 @@ def report_utility(
     Returns
     -------
     found
-        ``responses`` and ``hidden``, the names; ``eta``, ``|W_m - W_s| / max(|W_m|, |W_s|)`` in
-        Frobenius norm (Yi et al. 2014) over all responses; ``rmse_masked`` and ``rmse_raw`` of each
-        response on held-out raw records, with their ``ratio``; ``explained``, the share of the
-        variance of each confidential target that the predicted responses explain; ``n_records``.
+        By name:
+
+        - ``responses`` and ``hidden``: the names
+        - ``eta``: ``|W_m - W_s| / max(|W_m|, |W_s|)`` in Frobenius norm (Yi et al. 2014) over all
+          responses
+        - ``rmse_masked`` and ``rmse_raw``: of each response on held-out raw records, with their
+          ``ratio``
+        - ``explained``: the share of the variance of each confidential target that the predicted
+          responses explain
+        - ``n_records``
     """
     t, n = len(responses), max(2.0, tests.count)
     covariance = tests.scatter / n

@@ -1,6 +1,6 @@
 """What is learned and what it promises: options, fits, frozen maps; a wing per family of methods.
 
-`METHODS` is the one table that flows, stores, contract tests and documentation read; it is loaded
+`METHODS` is the one table that flows, stores, contract tests and documentation read. It is loaded
 when first read, so that one method is used without loading the others.
 """
 

@@ -1,7 +1,7 @@
 """Maps of maps: several applied in order, stored and released as one.
 
-A method that depends on the scales of the features learns from standardised records, and its model
-is a `Chain` of the `Standardiser` and the method's own map: records to come are standardised by the
+A method that depends on the scales of the features learns from standardised records. Its model is a
+`Chain` of the `Standardiser` and the method's own map. Records to come are standardised by the
 training records, never by themselves.
 """
 

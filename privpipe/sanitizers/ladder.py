@@ -18,8 +18,8 @@ LAST: dict[str, Any] = {"name": "target_only"}
 
 
 N_BINS = 8
-"""Of a number that is released: 2 to 6 % of R squared are lost, and School's scores say .07 of
-the size of a school instead of .2."""
+"""Of a number that is released. 2 to 6 % of R squared are lost. School's scores say .07 of the size
+of a school instead of .2."""
 
 
 def list_ladder(records: Shards, features: FloatArray) -> Iterator[tuple[dict[str, Any], bool]]:

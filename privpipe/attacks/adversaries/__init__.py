@@ -1,8 +1,9 @@
 """Who guesses, and from what: adversaries by name, and the evidence they are given.
 
-A new adversary is a module here, with a function from a problem to a fitted predictor, and one row
-of `ADVERSARIES`: options, configuration, its JSON schema and template, plans and reports read it.
-`problem` is a prediction problem as an adversary sees it; `preparation` makes the evidence.
+A new adversary is a module here and one row of `ADVERSARIES`. The module has a function from a
+problem to a fitted predictor. Options, configuration, its JSON schema and template, plans and
+reports read the row. `problem` is a prediction problem as an adversary sees it; `preparation` makes
+the evidence.
 """
 
 from collections.abc import Callable

@@ -61,8 +61,8 @@ class AttackOptions(Options):
         true-positive rates do not.
     level
         Confidence of each verdict. "safe" needs every upper limit within what is allowed, each at
-        this level; "leaks" needs one lower limit beyond it, and these share the level (Holm over
-        variables, Bonferroni over the attacks and deciding scores of each).
+        this level. "leaks" needs one lower limit beyond it. Lower limits share the level: Holm over
+        variables, Bonferroni over the attacks and deciding scores of each.
     max_records
         Records drawn from the collection for the audit.
     max_bytes
@@ -78,10 +78,10 @@ class AttackOptions(Options):
         "refuse" to judge a variable with such classes, or "merge" them into one, and that with
         the smallest others until it is large enough.
     seen_records
-        What to do with records the sanitiser learned from: "leave_out", or "train", the
-        papers' protocol, in which adversaries train on them and are tested on all others.
-        It flatters the release: an eraser is exact on its own training records, so that
-        they teach an adversary less than fresh ones do.
+        What to do with records the sanitiser learned from: "leave_out" or "train". The latter is
+        the papers' protocol, in which adversaries train on them and are tested on all others. It
+        flatters the release: an eraser is exact on its own training records, so that they teach an
+        adversary less than fresh ones do.
     seed
         Seed of sample, split and adversaries; no secret.
     must_find
@@ -165,7 +165,7 @@ class AttackOptions(Options):
         """Two-sided confidence of limits whose upper one alone has the level of a verdict.
 
         Where one true gain is beyond what is allowed, its own limit must fail for "safe" to be
-        said: however many there are, the error is that of one.
+        said. However many such gains there are, the error is that of one.
 
         References
         ----------

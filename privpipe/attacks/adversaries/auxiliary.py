@@ -1,9 +1,9 @@
 """Auxiliary information: what a release reveals besides the features of its records.
 
 Whoever publishes included variables, withheld rows, an order or partitions publishes them to the
-adversary too. The surroundings of a record, which are rows before and after, gaps and repeated
-values, are computed where a block of the release is read, for neighbours of a sampled record are
-seldom sampled themselves: every row of the block is described by the rows of that block alone.
+adversary too. The surroundings of a record are rows before and after, gaps and repeated values.
+They are computed where a block of the release is read, for neighbours of a sampled record are
+seldom sampled themselves. Every row of the block is described by the rows of that block alone.
 """
 
 from collections.abc import Mapping
@@ -161,11 +161,10 @@ def describe_surroundings(released: AnyArray, position: IntArray | None = None) 
     Returns
     -------
     columns : (n_rows, count_surroundings(n_columns, position is not None)), float32
-        Values of the row itself; how many rows share the value, of each described column, and the
-        whole row. With an order:
-        values of the row before, and of the row after; rows to the last gap and to the next; and
-        for each of `STRIDES` a code of the row's place in its stretch and of the first gap there.
-        NaN where there is no such row.
+        Values of the row itself, then how many rows share the value of each described column, and
+        the whole row. With an order, values of the row before and of the row after follow, then
+        rows to the last gap and to the next. Last, for each of `STRIDES`, is a code of the row's
+        place in its stretch and of the first gap there. NaN where there is no such row.
 
     Notes
     -----

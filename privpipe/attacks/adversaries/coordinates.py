@@ -1,6 +1,6 @@
 """What an adversary reads: released columns standardised, or the r coordinates they span.
 
-A release of low numerical rank is attacked in an orthonormal basis of its span: the same
+A release of low numerical rank is attacked in an orthonormal basis of its span. That is the same
 information, and the rounding noise of the other directions stays out of the fit.
 """
 
@@ -50,9 +50,9 @@ def measure_coordinates(
     """Standardise columns, and reduce them to the coordinates they span when rank is low.
 
     The rank is that of the standardised columns, so that a column of tiny scale counts like
-    any other. A singular value counts when it exceeds what rounding the stored values can
-    produce; columns whose whole variation is near their rounding stay as they are.
-    Every record must then lie in the span found on a sample, or all columns stay.
+    any other. A singular value counts when it exceeds what rounding the stored values can produce.
+    Columns whose whole variation is near their rounding stay as they are. Every record must then
+    lie in the span found on a sample, or all columns stay.
 
     Parameters
     ----------
@@ -73,8 +73,8 @@ def measure_coordinates(
     Notes
     -----
     Departure: least squares on a full-width low-rank release fits directions of rounding
-    (2.4e6 against 5.6e6 squared error where the records were identical, oes97); fitted on
-    these coordinates it is the minimum-norm solution.
+    (2.4e6 against 5.6e6 squared error where the records were identical, oes97). Fitted on these
+    coordinates it is the minimum-norm solution.
 
     References
     ----------

@@ -1,9 +1,9 @@
 """Covert channels: an adversary that reads the bits of released values, and codes of several.
 
-Rounding, grids and margins can carry what the values themselves do not: a class in the lowest
-mantissa bit, in the parity of a multiple of a step, in how many digits a value has. No adversary
-that reads values as numbers sees that, so the bits that go with the target most are found on
-training records first, and read as features; so are parities of several bits, combs, digits of sums
+Rounding, grids and margins can carry what the values themselves do not. A class may show in the
+lowest mantissa bit, in the parity of a multiple of a step, or in the number of digits. No adversary
+that reads values as numbers sees that. So the bits that go with the target most are found on
+training records first, and read as features. So are parities of several bits, combs, digits of sums
 and values of columns that have few.
 
 Millions of parities, combs and digits are tried, so the best of them always looks good where it was
@@ -99,9 +99,10 @@ def fit_bit_reader(problem: Problem) -> Fitted:
 
     Notes
     -----
-    Read are the mantissa's bits (relative to each value's size), the bits of the value as a
-    multiple of a fixed step (parities of grids, values modulo powers of two), how many trailing
-    zeros either has, the values of the columns concerned, and the codes of `find_codes`.
+    Read are the mantissa's bits, relative to each value's size, and the bits of the value as a
+    multiple of a fixed step. The latter are parities of grids, and values modulo powers of two.
+    Read as well are how many trailing zeros either has, the values of the columns concerned, and
+    the codes of `find_codes`.
     """
     return _fit(problem, parities.MOST_FACTORS)
 
@@ -348,8 +349,9 @@ def find_combs(x: FloatArray, excess: FloatArray) -> Iterator[Features]:
 
     Notes
     -----
-    Of 8,192 records, 20 columns and two classes steps down to about a 260,000th of a column's
-    range, and a 16,000th of a sum's; coarser in proportion to `MOST_PLACES`.
+    Of 8,192 records, 20 columns and two classes it reads steps down to about a 260,000th of a
+    column's range. Of a sum's range it is a 16,000th. Beyond `MOST_PLACES` steps are coarser in
+    proportion.
     """
     columns: list[Pair] = [(j, j, 0) for j in range(min(x.shape[1], MOST_COMBED))]
     pairs = _list_pairs(min(x.shape[1], MOST_PAIRED))

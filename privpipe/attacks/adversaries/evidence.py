@@ -77,7 +77,7 @@ class GroupCounts:
         group is of one class, else among records.
     traits, names
         Variables that all records of a group share, and of these the ones that say which group it
-        is: intervals of those are over stretches of time.
+        is. Intervals of the latter are over stretches of time.
     """
 
     n_groups: int
@@ -102,14 +102,17 @@ class Evidence:
     Parameters
     ----------
     sources
-        What is attacked, by name. Readings of the release: "released" (its features, and which
-        rows are withheld), "everything" (these and all auxiliary information) and "bits"
-        (released values as they are, not standardised, and how large records are), "surroundings"
-        (the rows before and after, gaps between them, how often values occur), "joined"
-        (everything with the desired variables, where there are some), "alone: NAME" (one included
-        variable by itself) and "together: NAME" (everything with an earlier release of the same
-        records). For comparison, where given: `raw`, `noise`, and `wanted`, the true desired
-        variables alone.
+        What is attacked, by name. Readings of the release:
+
+        - "released": its features, and which rows are withheld
+        - "everything": these and all auxiliary information
+        - "bits": released values as they are, not standardised, and how large records are
+        - "surroundings": the rows before and after, gaps between them, how often values occur
+        - "joined": everything with the desired variables, where there are some
+        - "alone: NAME": one included variable by itself
+        - "together: NAME": everything with an earlier release of the same records
+
+        For comparison, where given: `raw`, `noise`, and `wanted`, the true desired variables alone.
     columns
         The confidential variables; categorical ones with the classes left in the sample.
     truth : (n_records, n_columns)
@@ -119,8 +122,9 @@ class Evidence:
     train_only : (n_records,), optional
         True for records that may not test an adversary; see `AttackOptions.seen_records`.
     n_given, n_withheld, n_seen
-        Records given, withheld by the release (a row of NaN, attacked by that), and left out of
-        test, or altogether, because the sanitiser learned from them.
+        Records given, withheld by the release, and left out because the sanitiser learned from
+        them. A withheld record is a row of NaN, and attacked by that. The last are left out of
+        test, or altogether.
     left_out
         Variables that cannot be attacked, and why.
     places : (n_records,), optional
@@ -255,7 +259,7 @@ class Target:
         sets of equal records.
 
         None where every record is. People who are named by the variable are those of the release,
-        and no draw from a population: what would be another time is their records.
+        and no draw from a population. What would differ another time is their records.
         """
         # Equal records are no two witnesses: an interval over them counts each set once.
         groups = self.evidence.groups

@@ -1,10 +1,9 @@
 """Linear adversaries, and the quadratic one: logistic regression, margins, Gaussian classes.
 
 Each tries several strengths of regularisation, and iterative ones several lengths of
-training, and keeps what does best on the tuning records: a fully converged adversary with
-weak regularisation is weaker than an early stopped one. Erasers and filters that are blind beyond
-means leave differences between classes in their covariances; the quadratic adversary reads them
-there.
+training, and keeps what does best on the tuning records. A fully converged adversary with weak
+regularisation is weaker than an early stopped one. Erasers and filters that are blind beyond means
+leave differences between classes in their covariances; the quadratic adversary reads them there.
 """
 
 from collections.abc import Iterator, Sequence
@@ -160,10 +159,10 @@ MOST_DIRECTIONS = 400
 def train_quadratic(problem: Problem, given: tuple[float | None, float] | None) -> Iterator[Fitted]:
     """Gaussian classes, each covariance shrunk towards the common one; classes only.
 
-    Records are read in three frames: as they are, where the common covariance is taken as a
-    multiple of the identity, and whitened by the covariance within classes with a little or
-    more of a ridge, where it is the identity; there is one eigendecomposition per class and
-    frame, whatever the number of `SHRINKAGES`.
+    Records are read in three frames. In one they are as they are, and the common covariance is
+    taken as a multiple of the identity. In two they are whitened by the covariance within classes
+    with a little or more of a ridge, and it is the identity. There is one eigendecomposition per
+    class and frame, whatever the number of `SHRINKAGES`.
 
     References
     ----------

@@ -1,8 +1,8 @@
 """Parities: which exclusive-or of a few bits of a record goes with its class.
 
 An adversary that learns step by step sees nothing of a parity before it has all of its bits. All
-pairs of bits, and products of up to five of the same item over columns, are few enough to count:
-64 records at a time, one exclusive-or and one population count a word.
+pairs of bits, and products of up to five of the same item over columns, are few enough to count.
+One exclusive-or and one population count a word do so for 64 records at a time.
 """
 
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ MOST_COLUMNS = 300
 
 MOST_WORDS, PAIRED_WORDS = 12_000, 30_000
 """Words that are counted for each record in each search of products, and in that of all pairs of
-bits; columns or bits beyond them are left out. Time grows with the records: of few of them the best
+bits. Columns or bits beyond them are left out. Time grows with the records: of few of them the best
 of many products is chance."""
 
 CACHED = 1 << 16
@@ -141,9 +141,10 @@ def find_parities(
     Notes
     -----
     Counted are single bits, all pairs of bits, and products of three to five of one item (a sign,
-    or the same digit) over columns, each as far as `MOST_WORDS` goes: of 8,192 records all pairs
-    of 1,900 bits, all products of five signs of 32 columns, and of five digits of 17; nearly the
-    same of fewer records, whose words are fewer in proportion.
+    or the same digit) over columns. Each goes as far as `MOST_WORDS`. Of 8,192 records these are
+    all pairs of 1,900 bits, and all products of five signs of 32 columns. Of five digits they are
+    all products of 17 columns. Of fewer records, whose words are fewer in proportion, they are
+    nearly the same.
     """
     cells = _Cells.of(classes, strata)
     parts = digits.split(x, np.arange(min(x.shape[1], MOST_COLUMNS)))
@@ -191,8 +192,8 @@ class _Cells:
     n_words
         Of all cells.
     sums : (n_cells, n_classes + n_strata)
-        What a one of a cell adds: to the excess of each class over what its strata let expect,
-        and to the share of each stratum.
+        What a one of a cell adds to the excess of each class, and to the share of each stratum. The
+        excess is over what its strata let expect.
     spread : (n_strata, n_classes)
         Variance of the excess, in units of share times one minus share.
     weights : (n_classes,)

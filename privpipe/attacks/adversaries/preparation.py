@@ -44,8 +44,8 @@ class KnownInputs(TypedDict, total=False):
         True for records the sanitiser learned from; `AttackOptions.seen_records` says what
         becomes of them.
     places : (n_records,)
-        Order of the records in time, the order given where nothing is said: neighbours of a group
-        that is itself to be named stay on one side.
+        Order of the records in time; by default the order given. Neighbours of a group that is
+        itself to be named stay on one side.
     auxiliary
         What is released besides the features: included variables, the order of the records, their
         partitions. Without it these are not attacked.
@@ -53,8 +53,8 @@ class KnownInputs(TypedDict, total=False):
         The true desired variables, as included variables are given: limits then count what is
         gained beyond knowing them.
     ties
-        Whether equal measured records are repeats of one, on one side of every split, as where
-        nothing is said; categorical ones (see `features`) are equal by nature.
+        Whether equal measured records are repeats of one, on one side of every split; by default
+        they are. Categorical ones (see `features`) are equal by nature.
     """
 
     raw: ArrayLike | None
@@ -94,9 +94,9 @@ def prepare_evidence(
     OptionError
         If something else is given by name.
     InputError
-        If shapes differ, values are not finite, no records are left, or no variable can be
-        judged because it has a single class or a class too small. Where others can, such a
-        variable is left out and named.
+        If shapes differ, values are not finite, no records are left, or no variable can be judged.
+        A variable with a single class or a class too small cannot be; where others can, it is left
+        out and named.
     """
     AttackOptions.check(options)
     arrays = _take_arrays(released, known)
@@ -266,8 +266,8 @@ def _join_earlier(whole: TrainingMatrix, table: FloatArray) -> TrainingMatrix:
 def _join_desired(read: dict[str, TrainingMatrix], desired: Auxiliary) -> dict[str, TrainingMatrix]:
     """The desired variables alone, and all that is released with them.
 
-    Who gains nothing from the release alone may gain from both: a secret that is the desired
-    variable or its opposite, as a released bit says.
+    Who gains nothing from the release alone may gain from both. An example is a secret that is the
+    desired variable or its opposite, as a released bit says.
     """
     if desired.included is None or not desired.columns:
         return {}

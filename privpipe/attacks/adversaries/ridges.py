@@ -1,7 +1,7 @@
 """Ridge regression of several strengths, on the inputs or on features of a kernel.
 
-Apart from the other linear adversaries because it needs no scikit-learn, which takes longer to
-load than linkage and reconstruction of a small release take together.
+Apart from the other linear adversaries because it needs no scikit-learn. That takes longer to load
+than linkage and reconstruction of a small release take together.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,9 +30,8 @@ KERNEL_ROWS = 4096
 """Records whose distances are held in float64 at a time."""
 
 JITTERS = (1e-10, 1e-7, 1e-4, 1e-1)
-"""Added to the landmarks' kernel, whose diagonal is 1: equal landmarks leave it singular, and
-those of classes that lie far apart for their width leave it indefinite by rounding. The least that
-helps."""
+"""Added to the landmarks' kernel, whose diagonal is 1. Equal landmarks leave it singular. Those of
+classes that lie far apart for their width leave it indefinite by rounding. The least that helps."""
 
 
 def fit_least_squares(problem: Problem) -> Fitted:
@@ -144,7 +143,7 @@ def _train_kernels(problem: Problem, choice: tuple[float, float] | None) -> Iter
 def find_features(landmarks: FloatArray, exponent: float) -> Features:
     """Features whose inner products are the kernel, as far as landmarks span it.
 
-    Any root of the landmarks' kernel will do, for a ridge does not see how it is turned: the
+    Any root of the landmarks' kernel will do, for a ridge does not see how it is turned. The
     triangular one costs a tenth of the symmetric one.
     """
     root = _find_root(measure_kernel(landmarks, landmarks.astype(np.float64), exponent))

@@ -1,7 +1,7 @@
 """Columns of two tables in one way: numbers, intervals, dates, categories, texts and their hashes.
 
-What a release of others means is not known: units, codes, and how dates and intervals are written
-may be other ones than in the raw records. Here values of both become coordinates that agree where
+What a release of others means is not known. Units, codes, and how dates and intervals are written
+may differ from those of the raw records. Here values of both become coordinates that agree where
 the values do.
 """
 

@@ -31,8 +31,8 @@ def measure_exposures(
     Every record is claimed for every class, most certainly where its ranking exceeds the class's
     median most. A claim of the true class is positive, any other negative; of two classes either
     may be the one that shows. The negative claims of a class weigh together as much as its
-    positive ones, and what is unknown ranks in random order, so that a release that reveals nothing
-    has a rate equal to the false-positive rate, however uneven the classes.
+    positive ones, and what is unknown ranks in random order. So a release that reveals nothing has
+    a rate equal to the false-positive rate, however uneven the classes.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def measure_exposures(
     confidence
         Level, and groups; numbers of claims of these become effective ones. Its seed orders ties.
     cells : (n_records,), optional
-        Of records among which a ranking counts, as of one fold and target: medians and weights are
+        Of records among which a ranking counts, as of one fold and target. Medians and weights are
         those of a cell, so that what sets cells apart claims nothing.
     baseline : (n_records, n_classes) and (n_records,), optional
         Another ranking, whose rate is subtracted, and codes of records that are compared as one;
@@ -59,11 +59,11 @@ def measure_exposures(
 
     Notes
     -----
-    Two things are uncertain: where the threshold of the given rate lies (gamma limits of a sum of
-    weights) and how many positive claims exceed it (Clopper and Pearson). The distances of both
-    from the estimate are joined by their squares, as Zou and Donner do. Where one wrong claim of a
-    rare class weighs more than the rate, nothing is known of the threshold and the lower limit is
-    0; the estimate is then too large.
+    Two things are uncertain. One is where the threshold of the given rate lies (gamma limits of a
+    sum of weights). The other is how many positive claims exceed it (Clopper and Pearson). The
+    distances of both from the estimate are joined by their squares, as Zou and Donner do. Where one
+    wrong claim of a rare class weighs more than the rate, nothing is known of the threshold and the
+    lower limit is 0. The estimate is then too large.
 
     Rankings of cells stay on one scale: a few exposed records that share a cell are the surest
     claims of all.

@@ -1,7 +1,7 @@
 """Folds: every record judges once, by adversaries that did not see it, and cells of equal target.
 
 Who knows the target alone is to gain nothing. So records are compared within cells, of one fold and
-one value of the target: there the target ranks no one before another, and nothing need be
+one value of the target. There the target ranks no one before another, and nothing need be
 subtracted (Janes and Pepe 2009, Adjusting for Covariate Effects on Classification Accuracy).
 """
 
@@ -31,7 +31,7 @@ LEAST_IN_CELL = 20
 
 TRIED_SHARE, FEWEST_TRIED = 0.25, 50
 """Share of the folds that choose settings for others by which these are chosen, and the fewest
-units of a class there; with fewer each fold chooses for itself."""
+units of a class there. With fewer each fold chooses for itself."""
 
 _TRIALS = 50
 """Deals of the groups tried before folds are given up."""
@@ -50,7 +50,7 @@ def deal_folds(
     """Deal records to folds, evenly over classes and strata; a unit never falls into two sets.
 
     Settings of an adversary are chosen once for several folds, by records of other folds than
-    these: no record that judges has had a say in them. Where records are too few for that, each
+    these. No record that judges has had a say in them. Where records are too few for that, each
     fold chooses for itself.
 
     Parameters
@@ -120,7 +120,11 @@ def deal_folds(
 
 
 def _split(rows: IntArray, side: IntArray) -> RecordSplit:
-    """By side: 0 and 4 train, 1 and 5 choose, 2 judge; 4 and 5 are those of shared settings."""
+    """Split rows by the codes of their sides.
+
+    Rows of 0 train, of 1 choose and of 2 judge. Rows of 4 train and of 5 choose as well: they are
+    those of shared settings.
+    """
     choose = rows[side == 4] if (side == 4).any() else None
     return RecordSplit(rows[side % 4 == 0], rows[side % 4 == 1], rows[side == 2], choose)
 
@@ -152,8 +156,10 @@ def _draw_evenly(order: IntArray, mine: IntArray, share: float, turn: int) -> In
 
 
 def _share_settings(order: IntArray, fold: IntArray, mine: IntArray, n: int) -> Iterator[IntArray]:
-    """Sides of the units in each fold, where the last folds choose for the first, and these for
-    the last; nothing where they are too few for that."""
+    """Sides of the units in each fold, where settings are shared; nothing where units are too few.
+
+    The last folds choose for the first, and these for the last.
+    """
     half, parts = n // 2, list[IntArray]()
     for givers in (fold >= n - half, (fold >= 0) & (fold < half)):
         drawn = _draw_evenly(order[givers[order]], mine, TRIED_SHARE, 0)
@@ -238,8 +244,11 @@ def _pair_nearest(place: FloatArray, units: IntArray | None) -> IntArray:
 
 
 def _halve_blocks(place: FloatArray, most: int) -> tuple[IntArray, IntArray]:
-    """An order of rows, and where its blocks start: halved by their widest column until they hold
-    at most so many rows, an even number but for the last."""
+    """An order of rows, and where its blocks start.
+
+    Blocks are halved by their widest column until they hold at most so many rows, an even number
+    but for the last.
+    """
     n, starts, order = len(place), np.zeros(1, np.int64), np.arange(len(place))
     while (sizes := np.diff(starts, append=n)).max() > most:
         held, block = place[order], np.repeat(np.arange(len(starts)), sizes)

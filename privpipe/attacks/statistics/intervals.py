@@ -53,7 +53,7 @@ class Interval:
         """Lower limit with half of its distance more, for "is it more than nothing?".
 
         Where nothing is behind a score, adversaries of several folds err together, for each learns
-        from what the others judge: the area's error is 1.42 times as large as it looks.
+        from what the others judge. The area's error is 1.42 times as large as it looks.
         """
         return self.lower - (self.estimate - self.lower) / 2
 
@@ -115,10 +115,10 @@ def measure_hits_interval(hits: BoolArray, confidence: Confidence = USUAL) -> In
     """Wilson's score interval for a proportion of trials, which may be alike within groups.
 
     Of groups the number of trials is replaced by the number of independent trials that would have
-    the variance seen between groups, never more than the trials there are, and the normal quantile
-    by Student's with one degree of freedom less than there are groups, see `count_even`. That
-    covers groups of very different sizes. Where groups are all hits or none, and only a few of 5 to
-    20 have any, limits at 95 % miss .1 of proportions.
+    the variance seen between groups. These are never more than the trials there are. The normal
+    quantile is replaced by Student's with one degree of freedom less than there are groups, see
+    `count_even`. That covers groups of very different sizes. Where 5 to 20 groups are all hits or
+    none, and only a few have any, limits are too narrow. At 95 % they miss .1 of proportions.
 
     Parameters
     ----------
@@ -241,7 +241,7 @@ def limit_difference(
 ) -> tuple[float, float]:
     """Limits of the difference of two proportions of the same trials; see above.
 
-    Only trials that one way alone gets right say anything: their two shares have Wilson limits,
+    Only trials that one way alone gets right say anything. Their two shares have Wilson limits,
     which are joined by their squares with the correlation of two shares of one total.
     """
     confidence = Confidence(level, groups=groups)
@@ -362,8 +362,8 @@ Link = Literal["identity", "logit", "log", "log_complement"]
 """Scale on which an interval is symmetric: x, log x/(1-x), log x, log(1-x)."""
 
 EXACT = 1e-9
-"""What is nearer to 1 is 1: replicates of 0 and of rounding errors are far apart as logarithms, and
-the lower limit of a perfect prediction was -1e138."""
+"""What is nearer to 1 is 1. Replicates of 0 and of rounding errors are far apart as logarithms: the
+lower limit of a perfect prediction was -1e138."""
 
 
 def measure_influence_interval(
@@ -401,11 +401,12 @@ def measure_influence_interval(
 
     Notes
     -----
-    Limits use Student's quantile with as many degrees of freedom as there are units beyond one of
-    each part, and the factor ``sqrt(units / freedom)``. Where few records decide, the freedom is
-    that of the variance (Satterthwaite 1946, by the influences' fourth powers): of heavy tails R
-    squared claimed too much in .04 of draws, at a promise of .005. Where the score cannot vary it
-    has no width, but for `decisive`: a few units that happen to be in order say little.
+    Limits use Student's quantile and the factor ``sqrt(units / freedom)``. The degrees of freedom
+    are as many as there are units beyond one of each part. Where few records decide, the freedom is
+    that of the variance (Satterthwaite 1946, by the influences' fourth powers). Without it R
+    squared of heavy tails claimed too much in .04 of draws, at a promise of .005. Where the score
+    cannot vary it has no width, but for `decisive`: a few units that happen to be in order say
+    little.
 
     References
     ----------

@@ -1,10 +1,10 @@
 """Sums that show how much each released column reveals in one place: a chunk, a partition, a group.
 
-A contrast is a class of a confidential variable against the others (of a number: what is above a
-quartile of its place), centred within the strata of the desired variables. Its scalar product with
-a bounded function of a released column adds up over places. Columns of codes are counted by
+A contrast is a class of a confidential variable against the others, centred within the strata of
+the desired variables. Of a number it is what is above a quartile of its place. Its scalar product
+with a bounded function of a released column adds up over places. Columns of codes are counted by
 category. Measured columns have two functions, that see a shift and a change of spread, of the
-column in units of its own place: no scale is shared, and no tail is heavy.
+column in units of its own place. No scale is shared, and no tail is heavy.
 """
 
 import math
@@ -330,8 +330,11 @@ class PlaceTest:
         return mine, excess
 
     def finds_copies(self, places: PlaceSums) -> BoolArray:
-        """(n_places, n_contrasts): whether a column of codes or, where there is none, a measured
-        one that equals the contrast in this place alone would be found."""
+        """Whether a column that equals the contrast in one place alone would be found.
+
+        (n_places, n_contrasts). The column is one of codes or, where there is none, a measured
+        one.
+        """
         *_, radius = self._compare(places)
         columns = slice(None) if not self.n_codes else slice(-len(self.n_codes), None)
         return np.asarray((radius[:, :, columns] < 1 - self.allowed).all(axis=2))

@@ -2,7 +2,7 @@
 
 Xu et al. 2017, "Experimental results". Both are sums over records, held as one table per view of
 the records, so that tables of shards add. A record released as the mean is predicted as the mean
-is, so ties are common, and computed as two different sums they differ in the last bit.
+is, so ties are common. Computed as two different sums they differ in the last bit.
 """
 
 from collections.abc import Sequence
@@ -26,13 +26,13 @@ class ViewPrivacy:
     Parameters
     ----------
     e_privacy
-        Mean over records and confidential targets of the squared difference between the
-        prediction from the released record and the confidential prediction from the raw one,
-        in squared units of the target.
+        Mean over records and confidential targets of a squared difference, in squared units of the
+        target. It is between the prediction from the released record and the confidential
+        prediction from the raw one.
     complete_privacy
         Share of (record, target) pairs whose true value is predicted from the released record
-        with a larger squared error than from the mean training record; equal up to rounding is
-        not larger. Pairs of unknown truth do not count.
+        with a larger squared error than from the mean training record. Equal up to rounding is not
+        larger. Pairs of unknown truth do not count.
     e_privacy_by_target, complete_privacy_by_target
         The same for each target, by name.
     """

@@ -105,7 +105,7 @@ def average_areas(truth: IntArray, ranks: FloatArray, cells: IntArray) -> tuple[
     """Area under the ROC curve among records of one cell, and each record's influence on it.
 
     Of several classes the mean of each against the rest. Cells count by what their order can show,
-    both sides' numbers multiplied, over their records: one that holds a class alone compares
+    both sides' numbers multiplied, over their records. One that holds a class alone compares
     nothing, and one that holds hardly any other compares little. By their records, a cell with
     three of a class decided the area of thousands: .28 of orders by chance were shown to leak.
 

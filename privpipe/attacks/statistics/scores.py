@@ -3,12 +3,12 @@
 Classes: accuracy, balanced accuracy, F1 (macro), area under the ROC curve (macro, one against
 the rest). Numbers: R squared and root mean squared error. Both: true-positive rates at few false
 alarms; of a number the claims are "above" and "not above the median". Averages hide a few records
-that are known for certain: here the adversary claims a class only where it is surest (Carlini et
+that are known for certain. Here the adversary claims a class only where it is surest (Carlini et
 al. 2022, Membership Inference Attacks From First Principles).
 
 Whoever knows whether a digit is a zero can guess digits better than who knows nothing. That is no
 fault of a release that was to hold it. So each score may be compared, on the same test records,
-with that of a guess from the true desired variables alone; the difference of both advantages is
+with that of a guess from the true desired variables alone. The difference of both advantages is
 what the release is to blame for: the gain.
 """
 
@@ -106,10 +106,10 @@ class Score:
 def measure_advantage(name: str, value: float, baseline: float) -> float:
     """Share of the way from the baseline to a perfect prediction; 0 is guessing, 1 knowing.
 
-    For an accuracy, an area or a true-positive rate ``(value - baseline) / (1 - baseline)``,
-    where an area's baseline is a half and that of a true-positive rate the false-positive rate;
-    for R squared and errors the share of the baseline's squared error that is gone. An area
-    under a half is no advantage: whoever can use it has turned the sign on other records, see
+    For an accuracy, an area or a true-positive rate it is ``(value - baseline) / (1 - baseline)``.
+    An area's baseline is a half, that of a true-positive rate the false-positive rate. For R
+    squared and errors it is the share of the baseline's squared error that is gone. An area under a
+    half is no advantage: whoever can use it has turned the sign on other records, see
     `orient_ranking`.
 
     >>> measure_advantage("accuracy", 0.75, 0.5), measure_advantage("rmse", 1.0, 2.0)
@@ -250,7 +250,7 @@ def _compare_enough(truth: IntArray, reference: ScoredAgainst) -> ScoredAgainst:
 
 FEWEST_APART = 100
 """Records with a partner of another class, a tenth of fewer than a thousand, below which a gain is
-not known: of a target that nearly determines what is confidential, what is left of it may be all
+not known. Where a target nearly determines what is confidential, what is left of it may be all
 revealed, and no average shows it."""
 
 RIVAL = 0.998
@@ -266,7 +266,7 @@ def _measure_lead(
     -----
     The majority's share is drawn with the records: held as a number, it let .13 of audits exactly
     at the limit pass. Where several classes may be the majority, that of the records is the luckier
-    one: the upper limit must hold against each, and shares its error among them.
+    one. The upper limit must hold against each, and shares its error among them.
     """
     said, groups = truth == guess, confidence.groups
     lead = partial(intervals.limit_difference, groups=groups)
@@ -355,9 +355,10 @@ def measure_number_scores(
 
     Notes
     -----
-    Folds learn mean, slope and ridge from few records, and what they lose by that is no safety: the
-    upper limit of R squared is of predictions with the best mean and scale of each fold (of all,
-    where subjects share records). By the plain one .079 of 253 audits exactly at the limit passed.
+    Folds learn mean, slope and ridge from few records, and what they lose by that is no safety. So
+    the upper limit of R squared is of predictions with the best mean and scale of each fold (of
+    all, where subjects share records). By the plain one .079 of 253 audits exactly at the limit
+    passed.
     """
     # R squared against the training mean: the mean of the test records is not known to who guesses.
     residual, spread = (truth - decided[0]) ** 2, (truth - guess) ** 2

@@ -3,7 +3,7 @@
 Records that are equal are no two witnesses: they stay on one side of every split. Whoever saw one
 of two equal records when training knows the other's label by heart. They count as often as they
 occur, and as one unit of an interval. Where a table has no more profiles than records, equal rows
-are no repeats but what such a table is made of: there each counts for itself.
+are no repeats but what such a table is made of. There each counts for itself.
 """
 
 from dataclasses import dataclass
@@ -235,7 +235,7 @@ def cut_in_time(
 def number_stretches(groups: IntArray, places: IntArray, tasks: IntArray | None) -> IntArray:
     """Number the stretches of records of one group, (n,), that are at one thing without a break.
 
-    A stretch has at most as many records as the third root of those of its group: blocks of that
+    A stretch has at most as many records as the third root of those of its group. Blocks of that
     length, of which there are ever more, carry an interval whatever neighbours share.
 
     References
@@ -273,7 +273,10 @@ def _list_cells(groups: IntArray, places: IntArray, tasks: IntArray | None) -> l
 
 
 def _side_of(n: int, fold: int, turns: int) -> IntArray:
-    """Where each of so many records in time goes: 0 trains, 1 tunes, 2 judges, 3 is left out."""
+    """Code of where each of so many records in time goes.
+
+    A record of 0 trains, of 1 tunes and of 2 judges. One of 3 is left out.
+    """
     if n < FEWEST_IN_CELL:
         return np.zeros(n, np.int64)
     turns = min(turns, n // FEWEST_IN_CELL)
@@ -299,7 +302,7 @@ def _keep_apart(side: IntArray, groups: IntArray, gap: int) -> IntArray:
 def find_ties(released: AnyArray, raw: AnyArray | None = None) -> IntArray | None:
     """Number the sets of records that are equal, raw or released, directly or by others.
 
-    Of records whose raw ones lie as far apart as any, equal released ones are no repeats: the
+    Of records whose raw ones lie as far apart as any, equal released ones are no repeats. The
     release no longer separates them, and knowing one says nothing of who the others are.
 
     Parameters
@@ -358,8 +361,8 @@ def _part_strangers(codes: IntArray, raw: AnyArray) -> IntArray:
 def has_few_profiles(table: AnyArray) -> bool:
     """Whether columns that had nothing to do with one another would have equal rows as well.
 
-    Their typical rows are ``exp`` of the sum of the columns' entropies; of no more of these than
-    there are records, some come twice whoever the records are.
+    The number of their typical rows is ``exp`` of the sum of the columns' entropies. Where these
+    are no more than the records, some come twice whoever the records are.
 
     >>> random = np.random.default_rng(0)
     >>> has_few_profiles(random.integers(0, 2, (2000, 10)))

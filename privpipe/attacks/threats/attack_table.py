@@ -1,9 +1,8 @@
 """Attacks beside inference by name: what each needs, and where its function is.
 
 Stages and reports list the rows and name no row; what a run measures of a release follows
-from what each row needs. A new attack is a module with a function of the arrays
-that it needs and the options, whose outcome is a value with `to_json`, and one row of
-``attack_table.toml``.
+from what each row needs. A new attack is a module and one row of ``attack_table.toml``. The module
+has a function of the arrays that it needs and the options, whose outcome is a value with `to_json`.
 """
 
 import tomllib
@@ -45,8 +44,8 @@ class Sample:
     earlier : two arrays (n, n_features_released), (n, n_responses)
         Features and responses of an earlier surrogate release of nearly the same records.
     learned, fresh : (n, any)
-        Records that the model of a release learned from, and records of the same population that
-        it did not: what it makes of them, and what they cost it.
+        Records that the model of a release learned from, and records of the same population that it
+        did not. Columns are what it makes of them, and what they cost it.
     published, judged : (n, n_features_released)
         Records of a release, and the released records that judged it.
     attributes

@@ -5,7 +5,7 @@ Auditing with One Training Run, theorem 5.2). Kinds of a quarter are known: from
 to guess, and when not to, so that this costs nothing. Beside a direction, what is read are released
 numbers that occur again, and low bits (Mironov 2012). Of Gaussian noise that guess of all is no
 tighter than a third (Mahloujifar, Melis and Chaudhuri 2025, Auditing f-Differential Privacy in One
-Run): canaries of one sum may be right together. So there are many sums, and a bet on each.
+Run). Canaries of one sum may be right together, so there are many sums, and a bet on each.
 """
 
 import math
@@ -85,8 +85,9 @@ def limit_gaussian(shares: FloatArray, level: float) -> float:
     """Least mu of Gaussian noise, of the share of right guesses in each of independent sums.
 
     Of a canary that is guessed no mean share is above ``Phi(mu / 2)``, however the canaries of a
-    sum hang together. Whoever bets on more has a fortune whose mean is at most 1, and so one of ``1
-    / (1 - level)`` with a chance of at most the rest (Waudby-Smith and Ramdas 2024).
+    sum hang together. Whoever bets on more has a fortune whose mean is at most 1. So the chance
+    that it comes to ``1 / (1 - level)`` is at most the inverse of that (Waudby-Smith and Ramdas
+    2024).
 
     Examples
     --------

@@ -1,9 +1,9 @@
 """Inference from several released records that are known to be of one group.
 
-Who links records of a person, a device or a household knows more than any one of them reveals. Two
-ways to pool: the sum of calibrated log-probabilities of an adversary that reads records one by one
-(Bayes' rule, where records of a class are independent), and an adversary that reads set statistics:
-means, covariances and quantiles.
+Who links records of a person, a device or a household knows more than any one of them reveals.
+There are two ways to pool. One is the sum of calibrated log-probabilities of an adversary that
+reads records one by one: Bayes' rule, where records of a class are independent. The other is an
+adversary that reads set statistics: means, covariances and quantiles.
 """
 
 from collections.abc import Iterator, Sequence
@@ -76,7 +76,7 @@ def name_size(size: int | None) -> str:
 def list_sizes(target: Target, source: str) -> tuple[int | None, ...]:
     """Sizes at which a variable is attacked by group; none where it is not of whole groups.
 
-    Nor where most groups are single records: what these reveal is attacked anyhow, and a level
+    Nor where most groups are single records. What these reveal is attacked anyhow, and a level
     shared with the same attack once more would be lost.
     """
     groups, truth = target.evidence.groups, target.truth[target.rows]

@@ -1,7 +1,7 @@
 """Inference attacks: adversaries trained on released records guess confidential variables.
 
-Follows the protocol of Xu et al. 2017 (Figure 5) and Hamm 2017 (Algorithm 3): adversaries
-see released records with their labels, and are judged on others.
+Follows the protocol of Xu et al. 2017 (Figure 5): adversaries see released records with their
+labels, and are judged on others. So they are in Hamm 2017 (Algorithm 3).
 """
 
 import math
@@ -329,7 +329,7 @@ def train_adversary(
 ) -> TrainedAdversary:
     """Train one adversary on a source of the evidence and let it decide about test records.
 
-    With `share_train` below one it has such a share of the labels that it would use; with
+    With `share_train` below one it has such a share of the labels that it would use. With
     `only_first` the first fold alone judges, where it has records enough.
 
     Raises
@@ -378,8 +378,8 @@ def train_adversary(
 class _Learner:
     """An adversary fitted to one split, with mean and deviation of the numbers that it guesses.
 
-    Where it reads bits of a number, `before` is what who knows the target says of each record: one
-    more column, the last, which it reads as well.
+    Where it reads bits of a number, `before` is what who knows the target says of each record. That
+    is one more column, the last, which it reads as well.
     """
 
     problem: problems.Problem
@@ -409,7 +409,7 @@ class _Learner:
 
 _BASELINES: WeakKeyDictionary[coordinates.TrainingMatrix, dict[tuple[int, int], _Learner | None]]
 _BASELINES = WeakKeyDictionary()
-"""Who knows the desired variables, of each variable and fold: fitted once, for all attacks of a
+"""Who knows the desired variables, of each variable and fold. Fitted once, for all attacks of a
 worker, and for the leaks that it plants in copies of the evidence."""
 
 
@@ -445,7 +445,7 @@ def decide_by_desired(
 ) -> scoring.Decided | None:
     """What is said of test records by who knows the true desired variables and no more.
 
-    None without such, or where they reveal nothing of tuning records: then all that is found is
+    None without such, or where they reveal nothing of tuning records. Then all that is found is
     gained, and limits need not bear what a second guess adds to them.
     """
     truth, n_classes = target.truth, target.n_classes

@@ -1,7 +1,7 @@
 """Information that discrete releases give about discrete confidential variables, in nats.
 
-The plug-in estimate is biased upward by about (|A|-1)(|B|-1)/(2N); with it come the
-estimate with that bias taken off, what shuffled labels reach, and a held-out value.
+The plug-in estimate is biased upward by about (|A|-1)(|B|-1)/(2N). With it come the estimate with
+that bias taken off, what shuffled labels reach, and a held-out value.
 """
 
 import json

@@ -65,9 +65,9 @@ class LinkageAttack:
     ----------
     method
         "direct": nearest in the columns both have, standardised. "learned": the release is
-        first predicted from the raw record by a ridge regression on other pairs, and columns
-        are weighed by how well that does. "ranked": the same of ranks within columns, by which
-        a column that was copied on a rising or falling curve is the column itself.
+        first predicted from the raw record by a ridge regression on other pairs. Columns are
+        weighed by how well that does. "ranked": the same of ranks within columns, by which a column
+        that was copied on a rising or falling curve is the column itself.
     top_1, top_10
         Share of probes whose release is the nearest, or among the ten nearest.
     median_rank
@@ -319,8 +319,8 @@ def _list_ways(guess: FloatArray, gallery: FloatArray, some: IntArray) -> Iterat
 def _weigh(guess: FloatArray, gallery: FloatArray, way: _Way) -> _Pair:
     """Both so that of nearer entries it is likelier that they are of this record.
 
-    Of a standardised column that is guessed as p with a variance of v left, the logarithm of the
-    likelihood ratio is ``-(1/v - 1) (g - p / (1 - v))**2 / 2`` and what does not depend on g.
+    Let a standardised column be guessed as p, with a variance of v left. The logarithm of the
+    likelihood ratio is then `-(1/v - 1) (g - p / (1 - v))**2 / 2` and what does not depend on g.
     """
     if way is None:
         return guess, gallery

@@ -31,7 +31,7 @@ class MembershipReport:
         Share of members found at one per cent of false alarms.
     epsilon_floor
         A mechanism with less privacy loss than this would not have let the attack succeed
-        so often (at the level of the intervals); 0 when nothing is shown.
+        so often (at the level of the intervals). It is 0 when nothing is shown.
     n_members, n_others
         Records of each kind.
     """

@@ -1,6 +1,6 @@
 """The same adversary trained several times and judged on the same records: the pairs are compared.
 
-A learning curve is the strongest adversary with a quarter, half and all of its labels; retained
+A learning curve is the strongest adversary with a quarter, half and all of its labels. Retained
 utility is one predictor on raw and on released records. A difference of pairs has a much narrower
 interval than two figures apart.
 """

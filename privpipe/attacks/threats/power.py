@@ -1,12 +1,12 @@
 """What an audit would have found: leaks of known size, planted in a copy of what it attacks.
 
 "No adversary found anything" says nothing of an audit that finds nothing. Here the released sample
-is shuffled, so that it reveals nothing, and a leak is put into it by which a known share of the
-records reveals the secret; adversaries, splits and levels are those of the audit. Two leaks need no
+is shuffled, so that it reveals nothing. Then a leak is put into it by which a known share of the
+records reveals the secret. Adversaries, splits and levels are those of the audit. Two leaks need no
 fit, since who exploits them is known: one knows every record a little, one a few for certain. The
 others are attacked again by one adversary that suits them.
 
-What was found once by a hair is not found by every audit of such a leak: a size is stated only
+What was found once by a hair is not found by every audit of such a leak. So a size is stated only
 where the score lies so far above what finds it that another draw would be found as well (`ROOM`).
 """
 
@@ -33,13 +33,13 @@ SIZES = (0.002, 0.003, 0.005, 0.007, 0.01, 0.015, 0.02, 0.03, 0.05, 0.07, 0.1, 0
 
 STEPS = (1 / 3, 1.0, 2.0)
 """Sizes of planted leaks that are tried, in units of the one that must be found. Where a smaller
-one is surely found the larger ones of the same leak are not planted: every record that leaks in it
+one is surely found the larger ones of the same leak are not planted. Every record that leaks in it
 leaks in them, too."""
 
 ROOM = 2.5
-"""Standard errors by which the lower limit of a stated leak must be above nothing: 1.645 so that
-another audit of such a leak finds it 19 times in 20, and half of that (`N_DRAWS`) since how large
-the score is on average was itself estimated."""
+"""Standard errors by which the lower limit of a stated leak must be above nothing. They are 1.645
+so that another audit of such a leak finds it 19 times in 20. Half of that is added (`N_DRAWS`)
+since how large the score is on average was itself estimated."""
 
 N_DRAWS = 4
 """Leaks that need no fit are drawn so often, and their limits averaged."""
@@ -50,9 +50,15 @@ CLEAR = 2.0
 LEAKS = ("advantage", "certain", "feature", "bits", "subgroup", "withheld", "non-linear")
 """Leaks that are planted, by the names that reports store.
 
-In turn: every record reveals a little; a few records reveal all; one feature of some records;
-low-order bits; a rare subgroup, far from all others; which rows are withheld; the size of a
-feature, whatever its sign.
+In turn:
+
+- every record reveals a little
+- a few records reveal all
+- one feature of some records
+- low-order bits
+- a rare subgroup, far from all others
+- which rows are withheld
+- the size of a feature, whatever its sign
 """
 
 
@@ -94,8 +100,8 @@ def measure_power(target: Target, leak: str) -> safeguards.Detection:
     Notes
     -----
     Guarantee: a leak of a stated size is found by at least .95 of such audits, for leaks as they
-    are planted here (`tests.bench.audit_power` plants them anew). Of records with subjects, all of
-    a subject leak or none.
+    are planted here. `tests.bench.audit_power` plants them anew. Of records with subjects, all of a
+    subject leak or none.
     """
     name, options = target.column.name, target.options
     if leak in ("advantage", "certain"):

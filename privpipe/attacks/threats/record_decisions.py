@@ -1,14 +1,14 @@
 """Verdicts on single records of signed sums: "not protected", and what is worse than that.
 
 Surrogates carry exact coefficients, from which whoever knows all other records solves for the one
-that is left (`record_recovery`). So no attack that fails makes a record safe: the verdict on
-single records is "not protected", whatever was measured; its reason says how many were rebuilt.
-With it come the attacks by outsiders who know no record. "leaks" needs a lower limit above what is
-allowed, or the farthest record found. One is within its limit by its upper limit alone, where it
-succeeded on an unsafe control; else it is unproven, or unknown where it could not be run.
+that is left (`record_recovery`). So no attack that fails makes a record safe. The verdict on single
+records is "not protected", whatever was measured. Its reason says how many were rebuilt. With it
+come the attacks by outsiders who know no record. "leaks" needs a lower limit above what is allowed,
+or the farthest record found. One is within its limit by its upper limit alone, where it succeeded
+on an unsafe control. Else it is unproven, or unknown where it could not be run.
 
-Of noisy moments a theorem says what single records keep: the same attacks can only show that it
-was broken, and where none does the verdict is "safe".
+Of noisy moments a theorem says what single records keep. The same attacks can only show that it was
+broken, and where none does the verdict is "safe".
 """
 
 from collections.abc import Mapping

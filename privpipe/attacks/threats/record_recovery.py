@@ -5,15 +5,15 @@ record. Directions are compared in coordinates that are centred and standardised
 moments of the surrogates themselves, which every outsider has.
 
 Surrogates carry the coefficients W of all records exactly, ``(X'X) W = X'y``. Without the record
-(x, y) both sides lose its products, so that ``x (y - x'W) = X'X W - X'y`` over all others: who
-knows these has the record, whose bias entry is one. And of W before and after one record was
-added, ``x (y - x'W) = X'X (W after - W before)``, where the surrogates' second moments replace
-X'X: who knows no record has that one. No number of surrogates hinders either. Normal equations;
-Cook 1977 for the second.
+(x, y) both sides lose its products, so that ``x (y - x'W) = X'X W - X'y`` over all others. Who
+knows these has the record, whose bias entry is one. Of W before and after one record was added, ``x
+(y - x'W) = X'X (W after - W before)``. There the surrogates' second moments replace X'X, so who
+knows no record has that one. No number of surrogates hinders either. Normal equations; Cook 1977
+for the second.
 
 That an attack of an outsider fails on a release says nothing unless it succeeds on records like
 these. So each has a control: a setting that breaks the rule that the attack is about, with fresh
-signs, in which it must succeed; nothing of it is stored.
+signs, in which it must succeed. Nothing of a control is stored.
 """
 
 import json
@@ -187,7 +187,7 @@ def attack_with_and_without(
 ) -> RecoveryReport:
     """The record that is in one of two releases, by who has both; arrays as of a `Sample`.
 
-    The other release is that of all records but the one; its coefficients are least squares of
+    The other release is that of all records but the one. Its coefficients are least squares of
     these, and the second moments are those of this release's surrogates.
     """
     frame = find_frame(released)
@@ -212,7 +212,7 @@ def attack_two_releases(
     """The record by which this release differs from an earlier one; arrays as of a `Sample`.
 
     One guess for all known records: it is found, or it is not. `by_chance` is the chance that any
-    of so many records lies as near a direction drawn at random; a record is found only where that
+    of so many records lies as near a direction drawn at random. A record is found only where that
     is below one in a hundred.
     """
     frame = find_frame(released)
@@ -287,7 +287,7 @@ def attack_outlying_record(
 ) -> RecoveryReport:
     """The farthest records, by the singular vectors of the surrogates; arrays as of a `Sample`.
 
-    As many of those in the sample are attacked as the limit needs trials, in units of the bulk: a
+    As many of those in the sample are attacked as the limit needs trials, in units of the bulk. A
     standardised outlier is none any more. The farthest is looked for in the strongest one as well.
     """
     find_frame(released)  # refuses what cannot be attacked

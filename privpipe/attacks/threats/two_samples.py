@@ -1,8 +1,8 @@
 """Two samples distinguished: who was in the training records, or whether two populations differ.
 
-An adversary is trained to say which of two samples a record is of and judged on others; where it
-only guesses, the two are alike to it. Of records that a model learned from and of others,
-this is membership; of a release and of the records that judged it, it is drift.
+An adversary is trained to say which of two samples a record is of and judged on others. Where it
+only guesses, the two are alike to it. Of records that a model learned from and of others, this is
+membership. Of a release and of the records that judged it, it is drift.
 """
 
 import json
@@ -152,8 +152,8 @@ def measure_losses_of_model(
 ) -> FloatArray:
     """What a record costs a published model: small where the model knows it.
 
-    Records of both sides are given together: what is measured may depend on them all, and must not
-    on the side, or the side would be revealed by nothing but the measuring.
+    Records of both sides are given together. What is measured may depend on them all. It must not
+    depend on the side, or the side would be revealed by nothing but the measuring.
 
     Parameters
     ----------

@@ -1,11 +1,12 @@
 """A release of others, whose rows are not aligned with people: does it know who was in it?
 
-Every attack is made on members (raw records that the release was made from) and, unchanged, on
-controls (records of the same population that it was not made from). What succeeds as often on
-controls is knowledge of the population; the excess on members is what the release reveals of
-single people (Giomi et al. 2023, Anonymeter). Where a release depends on the population alone,
-both are exchangeable, so that exact limits of two proportions hold whatever the law is. Where
-several rows are of one person, people are counted: each by the row that is nearest to the release.
+Every attack is made on members and, unchanged, on controls. Members are raw records that the
+release was made from. Controls are records of the same population that it was not made from. What
+succeeds as often on controls is knowledge of the population. The excess on members is what the
+release reveals of single people (Giomi et al. 2023, Anonymeter). Where a release depends on the
+population alone, both are exchangeable, so that exact limits of two proportions hold whatever the
+law is. Where several rows are of one person, people are counted: each by the row that is nearest to
+the release.
 """
 
 import json
@@ -533,8 +534,8 @@ def measure_retained_target(
     Returns
     -------
     scores
-        ``target``; ``raw`` and ``released``: accuracy of classes, R squared of numbers; NaN where
-        the release lacks the target or has no other common column.
+        ``target``, and its score from ``raw`` and ``released``: accuracy of classes, R squared of
+        numbers. NaN where the release lacks the target or has no other common column.
     """
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 

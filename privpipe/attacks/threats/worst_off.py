@@ -1,7 +1,7 @@
 """The worst-off: what a release reveals of one group of records, which an average hides.
 
 Adversaries learn from records of the group alone and judge others of it. Of few records, and of a
-class of few, each released column is read by itself, by an exact test: a copy of what is
+class of few, each released column is read by itself, by an exact test. A copy of what is
 confidential is found in twenty.
 """
 

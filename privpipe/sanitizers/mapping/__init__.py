@@ -1,12 +1,12 @@
 """Sparse privacy mappings: categorical profiles are released as others, at random.
 
-Salamatian et al., SPPM: Sparse Privacy Preserving Mappings: of all mappings within a budget of
-distortion the one whose release reveals least, in mutual information, of the private values.
-`privacy_mapping` counts `profiles` over shards, `solving.law_fit` fits within its seconds,
+Salamatian et al., SPPM: Sparse Privacy Preserving Mappings. Of all mappings within a budget of
+distortion the one is taken whose release reveals least, in mutual information, of the private
+values. `privacy_mapping` counts `profiles` over shards, `solving.law_fit` fits within its seconds,
 and `profile_forecast` says before a run what to expect. `solving` goes from a joint distribution
-and an `alphabet` to a certified `sparse_mapping`, released by keyed draws, or one for each value of
-a public variable; `solving.assurance` bounds what they reveal under the law behind the counts.
-Search and certificate are in `privpipe.numerics.mapping`.
+and an `alphabet` to a certified `sparse_mapping`, released by keyed draws. With a public variable
+there is one for each of its values. `solving.assurance` bounds what they reveal under the law
+behind the counts. Search and certificate are in `privpipe.numerics.mapping`.
 
 Start reading at `privacy_mapping`, then `solving.solve`.
 """

@@ -108,8 +108,8 @@ def _choose_unit(problem: programme.Programme) -> float:
     Raises
     ------
     InputError
-        If distances do not fit between 1e-250 and 1e250, or the largest is more than 1e100
-        times the smallest: float64 has no room to solve and certify such a problem.
+        If distances do not fit between `1e-250` and `1e250`, or the largest is more than 1e100
+        times the smallest. There float64 has no room to solve and certify such a problem.
     """
     distance = problem.distance
     if isinstance(distance, programme.CodeDistance) and distance.kind == "hamming":

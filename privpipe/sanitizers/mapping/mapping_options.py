@@ -38,7 +38,7 @@ class PrivacyMappingOptions(MethodOptions):
     """Categorical variables that must not be inferred from the release; of several, their
     combination, or each within its own of information_budgets."""
     by: str | None = None
-    """A public categorical variable that is released as it is: for each of its values a mapping of
+    """A public categorical variable that is released as it is. Each of its values has a mapping of
     its own, within the same budget of distortion and with a promise of its own."""
     distortion_budget: float = Field(ge=0, allow_inf_nan=False)
     """Largest mean distortion per record: with "hamming", changed attributes."""
@@ -72,8 +72,8 @@ class PrivacyMappingOptions(MethodOptions):
     most_frequent: int | None = Field(default=None, ge=1)
     """Keep only so many profiles, the most frequent."""
     unseen: Literal["nearest", "refuse"] = "nearest"
-    """What becomes of records whose profile the mapping does not know: nearest treats them as the
-    nearest known one, and the report says how many; refuse stops."""
+    """What becomes of records whose profile the mapping does not know. With nearest they are
+    treated as the nearest known one, and the report says how many; refuse stops."""
     pricing: Literal["auto", "cluster", "inline"] = "auto"
     """Where columns are priced."""
     max_seconds: Positive | None = None

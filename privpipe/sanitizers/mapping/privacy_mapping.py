@@ -49,8 +49,8 @@ def fit_privacy_mapping(
     Raises
     ------
     InputError
-        If the records have other variables than the options name, there is nothing to count, a
-        variable is not categorical, or a value of `by` has too few records to promise anything; how
+        If the records have other variables than the options name, there is nothing to count, or a
+        variable is not categorical. If a value of `by` has too few records to promise anything; how
         many it needs is said.
     OptionError
         If options do not go together, or no mapping within the budget keeps to limits or budgets.
@@ -62,17 +62,17 @@ def fit_privacy_mapping(
     LeftOutWarning
         If records have no private label: they are left out, and how many is said.
     PrivacyWarning
-        If the search stopped before the gap was reached, the bound is not below the entropy of the
-        private values, or records of other profiles than the `most_frequent` take the mean
+        If the search stopped before the gap was reached, or the bound is not below the entropy of
+        the private values. If records of other profiles than the `most_frequent` take the mean
         distortion above the budget.
 
     Notes
     -----
-    Guarantee: with the confidence of the options, the mutual information of private values and
-    released profile is at most ``guarantee.number`` under the law that the records are
-    independent draws of, and the mean distortion at most its parameter
-    ``distortion_at_most``; see `assurance`. With groups, whose records are not independent, there
-    is no promise: its kind is "none".
+    Guarantee: with the confidence of the options, two bounds hold jointly under the law that the
+    records are independent draws of; see `assurance`. The mutual information of private values and
+    released profile is at most ``guarantee.number``. The mean distortion is at most its parameter
+    ``distortion_at_most``. With groups, whose records are not independent, there is no promise: its
+    kind is "none".
 
     References
     ----------

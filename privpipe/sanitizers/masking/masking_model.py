@@ -180,8 +180,8 @@ class MaskingModel(masked_records.SurrogateModel):
     def finish_records(self, sums: SignedSums) -> tuple[FloatArray, FloatArray]:
         """Features, (n, n_features + 1), and responses, (n, n_responses), of a tile of surrogates.
 
-        In the units of the records: the bias feature replaces one, and the mean of a feature
-        is taken as often as it is counted there.
+        In the units of the records. The bias feature replaces one, and the mean of a feature is
+        taken as often as it is counted there.
         """
         # Divided by sqrt(m): E[P P^T] is the identity, as the fit assumes.
         features = (sums.sums * (self.step / math.sqrt(self.n_records))) @ self.mixing.T

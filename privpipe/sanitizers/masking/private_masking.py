@@ -1,7 +1,7 @@
 """Private masking: surrogates of second moments that were released once, with noise.
 
-One pass sums up the products of every record, as whole numbers; noise is added once, by a key that
-is never stored; all else is made of the noisy sums and costs nothing more, however many surrogates
+One pass sums up the products of every record, as whole numbers. Noise is added once, by a key that
+is never stored. All else is made of the noisy sums and costs nothing more, however many surrogates
 are drawn. The options and the fit; `private_model` is what is stored. Proved in
 `privpipe.numerics.masking`'s PROOF.md.
 """
@@ -49,7 +49,7 @@ class MaskingPrivateOptions(MethodOptions):
 
     name: Literal["masking_private"] = "masking_private"
     epsilon: float = Field(gt=0, le=100, allow_inf_nan=False)
-    """Privacy loss of one record, in nats, of all surrogates together: whoever replaces one record
+    """Privacy loss of one record, in nats, of all surrogates together. Whoever replaces one record
     by another changes any outcome at most exp(epsilon)-fold, but for a chance of delta."""
     delta: float = Field(gt=0, lt=1)
     """That chance. Above one in as many as the records nothing is promised."""
@@ -57,9 +57,9 @@ class MaskingPrivateOptions(MethodOptions):
     """Surrogate records to release: at least the columns and two. All carry the same noisy moments,
     so that more of them reveal nothing more."""
     bound: dict[str, tuple[float, float]]
-    """Least and largest value of each variable, by its name or "*" for all others: public
-    knowledge, never read off the records, which are clipped to it. Classes need none:
-    {age = [0, 99], "*" = [-1, 1]}."""
+    """Least and largest value of each variable, by its name or "*" for all others. They are public
+    knowledge, never read off the records, which are clipped to them. Classes need none: {age = [0,
+    99], "*" = [-1, 1]}."""
     threshold: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Largest norm of a record's features in units of their bounds, public knowledge; records
     beyond it are shortened. Less of it is less noise: of indicators, the root of how many may be
@@ -119,8 +119,8 @@ def fit_masking_private(
     Notes
     -----
     Guarantee: (epsilon, delta)-differential privacy, where neighbouring collections differ in the
-    content of one record. With v the scaled record, of norm at most 1, the products v v' of two of
-    them differ by at most the root of 2 in Frobenius norm.
+    content of one record. Let v be the scaled record, of norm at most 1. The products v v' of two
+    of them differ by at most the root of 2 in Frobenius norm.
 
     References
     ----------

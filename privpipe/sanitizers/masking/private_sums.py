@@ -16,7 +16,7 @@ from privpipe.numerics.random.streams import KeyedStream
 from privpipe.protocols import BoolArray, FloatArray, IntArray, Shard, ShardSchema
 
 GRID = 2.0**-16
-"""Of the records: products of two are below 2**33, so that 2**30 records add up in 63 bits."""
+"""Of the records. Products of two are below `2**33`, so that `2**30` records add up in 63 bits."""
 
 MOST_RECORDS = 2**30
 
@@ -24,8 +24,8 @@ BLOCK_RECORDS = 2**13
 """Records whose products are summed in float64 at once: below 2**46, and so without rounding."""
 
 FEATURE_SHARE, RESPONSE_SHARE = math.sqrt(2 / 3), math.sqrt(1 / 3)
-"""Of the norm of a record: products of features get half of the noise that those of responses
-get, since every coefficient rests on many of them. Their squares sum to one."""
+"""Of the norm of a record. Products of features get half of the noise that those of responses get,
+since every coefficient rests on many of them. Their squares sum to one."""
 
 
 FAR = 1e3
@@ -164,8 +164,8 @@ def add_noise(
 
     A record may be in `n_runs` such totals. Of one key each `run` has draws of its own.
 
-    The noise is that of sensitivity ``sqrt(2) radius^2`` in Frobenius norm, in which a product of
-    two different columns counts twice and has half of the variance.
+    The noise is that of sensitivity ``sqrt(2) radius^2`` in Frobenius norm. There a product of two
+    different columns counts twice and has half of the variance.
     """
     p, radius = len(total), round(1 / GRID)
     # Twice the squared sensitivity, and rounded up: less noise than that was never promised.
@@ -197,7 +197,7 @@ def release_canaries(
 ) -> tuple[FloatArray, IntArray]:
     """What noisy sums of canaries alone show of each canary's kind.
 
-    Every canary has two kinds, which differ in the response and a quarter of the signs: their
+    Every canary has two kinds, which differ in the response and a quarter of the signs. Their
     products are as far apart as those of any two records. Both lie far beyond all bounds.
 
     Returns

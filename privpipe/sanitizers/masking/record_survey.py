@@ -39,13 +39,13 @@ class RecordSurvey:
     n_records, n_empty
         Records read, and those of them that hold no feature at all.
     counts, least, most : (n_columns,)
-        Known entries of each column, and bounds of them (infinite where there are none), an
-        eighth of a deviation wide at most: no value of a record is revealed.
+        Known entries of each column, and bounds of them (infinite where there are none). The bounds
+        are an eighth of a deviation wide at most: no value of a record is revealed.
     whole : (n_columns,), bool
         Whether all known entries of a column are integers.
     parts
         Co-moments of the known columns, by the pattern of known entries ("101": the second is
-        missing); of the whole records alone once there were too many patterns.
+        missing). They are of the whole records alone once there were too many patterns.
     centre, spread : (n_columns,)
         Mean of the known entries and the sum of squares of their deviations.
     n_clipped
@@ -333,7 +333,7 @@ def complete_records(
     """Problem (5), first with a coarse noise level, then with what its errors show; refitted.
 
     Where records are many beside their columns, and no noise level is given, the refit is their
-    covariance (`fit_covariance`): it assumes no low rank, which features of classes do not have.
+    covariance (`fit_covariance`). It assumes no low rank, which features of classes do not have.
 
     Parameters
     ----------

@@ -2,7 +2,7 @@
 
 How much of any direction one person holds is measured over all records of a subject, or equal ones.
 Persons are too many to be counted one by one. The sum of all leverages is the number of
-dimensions, so few hold much: a mergeable summary of the heaviest (Misra and Gries 1982; Agarwal et
+dimensions, so few hold much. A mergeable summary of the heaviest (Misra and Gries 1982; Agarwal et
 al. 2012, Mergeable Summaries) finds them in one pass, with an error that it knows.
 """
 
@@ -110,7 +110,7 @@ LARGEST_SHARE = 0.1
 """Of the variance of a response or a feature, or of a direction, that one person may hold.
 
 Released coefficients and second moments show who holds the share s of one at a cosine of about
-``sqrt(s)``: .32, where a record counts as found from .97 and nine tenths of it are others'.
+``sqrt(s)``. That is .32, where a record counts as found from .97 and nine tenths of it are others'.
 """
 
 
@@ -157,9 +157,9 @@ def check_rank(n_records: int, rank: int) -> None:
 def bound_share(n_surrogates: int) -> float:
     """Largest share of a response, a feature or a direction that one person may hold.
 
-    `LARGEST_SHARE`; and of very many surrogates less: a share h gives those of its direction an
-    excess kurtosis of ``-2 h^2``, which m of them show with a standard error of ``sqrt(24 / m)``,
-    of which two are allowed.
+    `LARGEST_SHARE`, and of very many surrogates less. A share h gives those of its direction an
+    excess kurtosis of ``-2 h^2``. It is shown by m of them with a standard error of ``sqrt(24 /
+    m)``, of which two are allowed.
 
     >>> bound_share(2000), round(bound_share(1_000_000), 3)
     (0.1, 0.07)
@@ -196,7 +196,7 @@ def check_responses(furthest: FloatArray, counts: FloatArray, names: Sequence[st
     """Raise InputError where one record holds too much of the variance of a response.
 
     The released coefficients are the second moments' inverse times ``sum y_i x_i``, and the second
-    moments are released: of a class of one record that sum is the record.
+    moments are released. Of a class of one record that sum is the record.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Masking: options, fit and row.
 
 Yi et al. 2014: one pass of co-moments carries the whole fit, since every iterate of the paper's
-iteration is a small matrix times its data; only where entries are missing in many ways, each round
+iteration is a small matrix times its data. Only where entries are missing in many ways, each round
 reads all records once.
 """
 
@@ -55,7 +55,7 @@ class MaskingOptions(MethodOptions):
     """Missing entries (NaN): refuse features that have some and leave records without responses out
     of the fit, or complete both by problem (5) of the paper."""
     integers: Literal["refuse", "blur"] = "refuse"
-    """Features of integers, whose signed sums lie on a lattice: refuse them, or blur every sum by
+    """Features of integers, whose signed sums lie on a lattice. Refuse them, or blur every sum by
     noise of four steps of the lattice, which hides no single record."""
 
     forgets_keys: ClassVar[bool] = True
@@ -95,8 +95,8 @@ def fit_masking(shards: Shards, options: MaskingOptions) -> MaskingModel:
 
     Notes
     -----
-    Departure: the fit takes the expectation ``E[P P^T] = I`` for the surrogates' own moments, and
-    so does not depend on what is drawn.
+    Departure: the fit takes the expectation ``E[P P^T] = I`` for the surrogates' own moments. So it
+    does not depend on what is drawn.
 
     References
     ----------

@@ -1,8 +1,9 @@
 """Filters from one pass or none: least squares minimax, Privacy LDS, PCA, random.
 
-Hamm, JMLR 2017, sections 4.1 and 6.1: the closed forms (equations 47-62: generalised eigenproblems,
-which have only as many informative directions as the target tasks have outputs) and what minimax
-filters are compared with. PPLS and DDD of the same comparison are in the papers' reproductions.
+Hamm, JMLR 2017, sections 4.1 and 6.1: the closed forms, and what minimax filters are compared with.
+The forms (equations 47-62) are generalised eigenproblems, which have only as many informative
+directions as the target tasks have outputs. PPLS and DDD of the same comparison are in the papers'
+reproductions.
 """
 
 from collections.abc import Callable, Sequence
@@ -268,9 +269,9 @@ def find_least_squares_directions(
 ) -> tuple[FloatArray, int]:
     """Minimise Phi with least squares tasks exactly: an eigenproblem.
 
-    With heads solved, a task costs ``const - tr((U^T C U)^-1 U^T C_t C_t^T U)``, so Phi is the sum
-    of the eigenvalues of ``(-sum_t a_t C_t C_t^T, C)`` on the space chosen, private tasks having
-    negative weights a_t; the smallest are best and only negative ones are worth their leak.
+    With heads solved, a task costs ``const - tr((U^T C U)^-1 U^T C_t C_t^T U)``. So Phi is the sum
+    of the eigenvalues of ``(-sum_t a_t C_t C_t^T, C)`` on the space chosen. Private tasks have
+    negative weights a_t. The smallest are best and only negative ones are worth their leak.
 
     Parameters
     ----------
@@ -313,9 +314,9 @@ def find_privacy_lds(
 ) -> tuple[FloatArray, int]:
     """Directions that separate target classes and not the private ones.
 
-    The informative ones are generalised eigenvectors of the scatters between classes (62); the
-    rest are principal directions inside the null space of the private scatter, which a linear
-    adversary cannot use, rather than the arbitrary vectors that the eigenproblem leaves open.
+    The informative ones are generalised eigenvectors of the scatters between classes (62). The rest
+    are principal directions inside the null space of the private scatter, which a linear adversary
+    cannot use. They replace the arbitrary vectors that the eigenproblem leaves open.
 
     Returns
     -------

@@ -243,8 +243,8 @@ class MinimaxCustomOptions(FamilyOptions):
 class CustomFilter(TrainingRecord, custom_code.PickledTrust, FeatureFilter):
     """Maps records by a trained custom filter.
 
-    The map holds the code, and runs it only where it is trusted: where a configuration names the
-    same file, on the workers of such a run, and after `privpipe.trust_filter`.
+    The map holds the code, and runs it only where it is trusted. That is where a configuration
+    names the same file, on the workers of such a run, and after `privpipe.trust_filter`.
 
     Parameters
     ----------

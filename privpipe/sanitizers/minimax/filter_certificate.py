@@ -1,8 +1,8 @@
 """A certificate of a fitted filter on records it never saw: how far anyone in a class can read it.
 
 An adversary that fails shows nothing of the next one. Upper limits of HSIC and of the maximal
-correlation (see `numerics.minimax.dependence`) hold for all functions in the span of a kernel on
-the release, given the target. Dead filters and those that have not converged get none.
+correlation hold for all functions in the span of a kernel on the release, given the target. See
+`numerics.minimax.dependence`. Dead filters and those that have not converged get none.
 """
 
 from collections.abc import Sequence
@@ -33,9 +33,9 @@ PER_LANDMARK, LLOYD_STEPS = 40, 3
 TIMES = (1, 2, 4)
 """So many times as many span more functions: taken while they surely show more than fewer seem."""
 HARDLY, NEARLY, SURELY = 0.6, 0.9, 1.15
-"""Shares of what fewer seem to show: up to the first no more are tried, from the second on more are
+"""Shares of what fewer seem to show. Up to the first no more are tried, from the second on more are
 taken in part, from the third on whole. Another seed shows up to .05 less, and its certificate must
-not jump: with a step from 1.0 in place of a slope, seeds moved one of motion records by .05."""
+not jump. With a step from 1.0 in place of a slope, seeds moved one of motion records by .05."""
 
 
 @dataclass(frozen=True)
@@ -94,10 +94,10 @@ def certify_filter(
 
     Notes
     -----
-    Guarantee: see `limit_dependence`; for functions in the span of the kernel features, records
-    that are independent, and the target's classes, which are additive where there are several.
+    Guarantee: see `limit_dependence`. It is for functions in the span of the kernel features,
+    independent records, and the target's classes, which are additive where there are several.
     Records of one person are not independent: hold out one of each, or few. The limits are
-    asymptotic: with six held-out records of a class they are too low about twice as often as said;
+    asymptotic. With six held-out records of a class they are too low about twice as often as said;
     hold out twenty of each. Kernel features are one for 40 records. They are one for 20, and for
     10, where these surely show more: records few or noisy hide it, so hold out a thousand.
 

@@ -129,7 +129,7 @@ class TrainingRecord:
         Why the fit ended: "gradient", "progress", "iterations", "held_out", "line_search" or
         "inner" (see `Descent`).
     history : (n_iterations + 1, n_columns)
-        How the fit went, one row per iteration, the starting point first; of an adversary that was
+        How the fit went, one row per iteration, the starting point first. Of an adversary that was
         not drawn yet it says the loss of a constant guess.
     history_columns
         Names of its columns: iteration, phi, ``loss_role:variable`` per task, held_out_phi where
@@ -160,8 +160,8 @@ class MinimaxFilter(TrainingRecord, LinearFilter):
         As of `TrainingRecord`.
     generalisation_bound
         Bound on the expected rise of Phi on new records, in nats, for predictors no larger than
-        the fitted ones; see `bound_generalisation_gap` for what it assumes. -1 where it cannot
-        be stated, because some task is a number and its loss has no Lipschitz constant.
+        the fitted ones. See `bound_generalisation_gap` for what it assumes. -1 where it cannot be
+        stated, because some task is a number and its loss has no Lipschitz constant.
     """
 
     kind: ClassVar[str] = "minimax_filter"

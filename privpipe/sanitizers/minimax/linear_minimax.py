@@ -1,7 +1,7 @@
 """Linear minimax filters: options and fit.
 
 Hamm, JMLR 2017: the filter minimises the trade-off ``Phi(U)`` between the best analyst's loss and
-the best adversary's, both solved anew for every U. Records stay on their shards.
+the best adversary's. Both are solved anew for every U. Records stay on their shards.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -50,7 +50,7 @@ class MinimaxOptions(adversary_rounds.FilterTraining):
     name: Literal["minimax"] = "minimax"
     n_filtered: int | None = Field(default=None, ge=1)
     """Features released. Default: the reduced form, one less than the classes of each desired
-    variable (one for a number), which attains the optimum of every larger filter for linear
+    variable (one for a number). It attains the optimum of every larger filter for linear
     predictors."""
     solver: Literal["quasi_newton", "alternating"] = "quasi_newton"
     """quasi_newton: L-BFGS on Phi in whitened features, with a line search. alternating: the
@@ -61,10 +61,10 @@ class MinimaxOptions(adversary_rounds.FilterTraining):
     """auto: zero in the reduced form, Privacy LDS otherwise."""
     starts: int | None = Field(default=None, ge=1)
     """Descents, with the iterations of so many. The first is that of a single start. A third of the
-    iterations, six at most, are from the targets' own filter, from ends with a larger ridge, from
-    closed forms, and from random filters. Of 1,000 records or more each of these leaves out a
-    fifth. The one whose Phi is least on all, those that it left out included, resumes with all, for
-    the iterations that are left; the lower end counts. On a cluster these descents are tasks, where
+    iterations, six at most, are from others: the targets' own filter, ends with a larger ridge,
+    closed forms, and random filters. Of 1,000 records or more each of these leaves out a fifth. The
+    one whose Phi is least on all, those that it left out included, resumes with all, for the
+    iterations that are left. The lower end counts. On a cluster these descents are tasks, where
     workers have room for all records, with the same bits. Default: six for at most 50,000 numbers
     against logistic adversaries, unless start or an earlier filter is given; one otherwise."""
 
@@ -96,7 +96,7 @@ def fit_minimax_filter(
 ) -> MinimaxFilter:
     """Learn a linear filter that preserves the target tasks and spoils the private ones.
 
-    One pass collects moments; then every evaluation of Phi takes two rounds or a few more: the
+    One pass collects moments. Then every evaluation of Phi takes two rounds or a few more. The
     inner problems are warm from the last one, and Newton's steps settle them.
 
     Parameters
@@ -133,9 +133,9 @@ def fit_minimax_filter(
     -----
     Guarantee: none for single records. In expectation, and for the adversaries trained against.
     Departure: the paper descends Phi by plain gradient steps on U with a head per target. With
-    linear filter and linear heads Phi depends on U through ``U W`` alone, so the default takes U
-    with the heads' dimension, without inner target problem; and L-BFGS in whitened features needs
-    a tenth of the rounds.
+    linear filter and linear heads Phi depends on U through ``U W`` alone. So the default takes U
+    with the heads' dimension, without inner target problem. L-BFGS in whitened features needs a
+    tenth of the rounds.
 
     References
     ----------

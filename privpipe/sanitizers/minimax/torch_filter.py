@@ -14,7 +14,7 @@ from privpipe.protocols import FloatArray
 class TorchFilter:
     """A ``torch.nn.Module`` in double precision, on a GPU where there is one.
 
-    Only parameters are stored: a module with buffers, such as batch normalisation, remembers what
+    Only parameters are stored. A module with buffers, such as batch normalisation, remembers what
     no artifact holds, and lets records of a batch change one another.
 
     Parameters

@@ -61,7 +61,7 @@ class NoisyOptions(MethodOptions):
     coordinate, by comparisons of whole numbers alone, delta 0; in the l2 norm up to 1.41 times as
     much noise. privunit: the least squared error, delta 0, for epsilon .01 to 20; suits means."""
     grid: float | None = None
-    """Step of released numbers, a power of two from 2**-20 to 2**-10. Default: 2**-16 of the
+    """Step of released numbers, a power of two from `2**-20` to `2**-10`. Default: `2**-16` of the
     noise."""
     allow_data_bound: bool = False
     """Release even if filter, mean or threshold are learned from records that are not public; the

@@ -97,8 +97,8 @@ LEAST_CANARIES, CANARY_VALUES = 20_000, 25 * 2**20
 """Of an audit, and values of all of their releases, raw or released: 200 MiB.
 
 Noise of half its scale in 20 coordinates takes over a million canaries at epsilon 1. Guessing takes
-a hundred bytes a canary, so that of one coordinate there are no more than of three: nine million,
-which show .9 of an epsilon of 12.
+a hundred bytes a canary, so that of one coordinate there are no more than of three. These are nine
+million, which show .9 of an epsilon of 12.
 """
 
 CANARY_ERRORS = 70.0
@@ -164,9 +164,9 @@ class RecordWords:
 class NoisyFilter:
     """Filters, bounds and adds noise to records, or bounds, adds noise and filters.
 
-    A record x becomes ``z = x W + shift`` (or what the maps `before` make of it, less the
-    centre), ``b`` of norm at most 1, a vector of whole numbers on the grid, and that plus whole
-    noise; the maps `after` see nothing else.
+    A record x becomes ``z = x W + shift``, or what the maps `before` make of it, less the centre.
+    That becomes, in turn, ``b`` of norm at most 1, a vector of whole numbers on the grid, and that
+    plus whole noise. The maps `after` see nothing else.
 
     Parameters
     ----------
@@ -287,9 +287,9 @@ class NoisyFilter:
     def n_canaries(self) -> int:
         """As many as show a floor of .9 of epsilon where there is one coordinate, if memory allows.
 
-        Of guesses that are right with odds of exp(epsilon), nearly half of the canaries, the log
-        of the odds has a deviation that is then a fiftieth of epsilon. More coordinates take more:
-        few releases then show what epsilon allows.
+        Guesses, of nearly half of the canaries, are right with odds of exp(epsilon). The log of the
+        odds then has a deviation of a fiftieth of epsilon. More coordinates take more: few releases
+        then show what epsilon allows.
         """
         width = max(3, self.n_features_in, self.n_features_out, self.mechanism.noise.n_words // 6)
         epsilon, more = min(self.epsilon, 20.0), 5.0 * self.n_bounded
@@ -316,9 +316,9 @@ class NoisyFilter:
     ) -> tuple[FloatArray, None]:
         """Records far beyond every bound, at opposite corners of what gets noise.
 
-        No two records are farther apart: of the l2 norm corners of a cube within the ball, which
-        differ in all coordinates; of the l1 norm ends of an axis. Signs alternate, so that noise
-        which all coordinates share would show.
+        No two records are farther apart. Of the l2 norm they are corners of a cube within the ball,
+        which differ in all coordinates. Of the l1 norm they are ends of an axis. Signs alternate,
+        so that noise which all coordinates share would show.
         """
         at = np.arange(self.n_bounded)
         corner = np.where(at % 2, -1.0, 1.0) if self.norm == "l2" else (at == 0) * 1.0

@@ -1,7 +1,7 @@
 """Null-space cleaning, algorithms 1 and 2: maps, options, fits and rows.
 
 Xu et al. 2017, Cleaning the Null Space. Algorithm 1 (Figure 2) removes from each record what a
-known linear predictor does not need; algorithm 2 (Figure 3) spends the budget first where the
+known linear predictor does not need. Algorithm 2 (Figure 3) spends the budget first where the
 confidential prediction changes most per unit of utility.
 """
 
@@ -38,11 +38,11 @@ class NullSpaceCleaner(linear_cleaner.TargetRelease):
     """Algorithm 1: keeps of each record only what its desired prediction needs.
 
     With ``A = U S W^T`` the coordinates ``b = W^T A^T (x - centre)`` carry the whole desired
-    prediction; they are shrunk within the budget and lifted back to a record:
-    ``x~ = centre + D shrink(b)``. Two records of equal desired prediction ``A^T x``, in exact
-    arithmetic, are released equal to the last bit, and so withheld: all is made of the
-    prediction on a grid. Records are read as float64; wider numbers are rounded to it first.
-    For the fields see `LinearCleaner`.
+    prediction. They are shrunk within the budget and lifted back to a record: ``x~ = centre + D
+    shrink(b)``. Two records of equal desired prediction ``A^T x``, in exact arithmetic, are
+    released equal to the last bit, and so withheld. All is made of the prediction on a grid.
+    Records are read as float64; wider numbers are rounded to it first. For the fields see
+    `LinearCleaner`.
 
     Examples
     --------
@@ -73,9 +73,9 @@ class NullSpaceCleaner(linear_cleaner.TargetRelease):
         Parameters
         ----------
         desired_predictor : (n_features, n_desired) or (n_features,)
-            The linear operator that the desired predictor starts with: coefficients of a
-            linear or multi-label regression, weights of a neural network's first layer
-            (n_inputs, n_units), or loadings of principal components (n_features, n_components).
+            The linear operator that the desired predictor starts with. Examples are coefficients of
+            a linear or multi-label regression, weights of a neural network's first layer (n_inputs,
+            n_units), or loadings of principal components (n_features, n_components).
         utility_budget
             Largest loss of utility per record, in squared units of the desired prediction.
             0 removes the exact null space only.
@@ -249,9 +249,9 @@ class TargetedCleaner(linear_cleaner.TargetRelease):
     """Algorithm 2: spends the budget where it hurts the confidential predictor most.
 
     The coordinates of algorithm 1 are turned so that the confidential gain per unit of budget
-    is one number g_j per coordinate, the same for all records; they are removed by decreasing
-    g. With one desired label it is algorithm 1. Two records of equal desired prediction are
-    released equal to the last bit, as by algorithm 1: the confidential predictor chooses basis,
+    is one number g_j per coordinate. It is the same for all records, and coordinates are removed by
+    decreasing g. With one desired label it is algorithm 1. Two records of equal desired prediction
+    are released equal to the last bit, as by algorithm 1. The confidential predictor chooses basis,
     order and lift, once for all records. For the other fields see `LinearCleaner`.
 
     Parameters

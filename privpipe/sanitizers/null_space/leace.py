@@ -1,9 +1,9 @@
 """Linear concept erasure (LEACE): what to use when no desired predictor is known.
 
-Belrose et al. 2023: the least change of the records, in the sense of least squares, after which no
-linear predictor finds the confidential variables any better than a constant. `solve_erasure` is
-the closed form, from co-moments. Directions that co-moments of the features do not show, as that
-between two columns that are nearly equal, are summed up and erased by themselves (`erase_unseen`).
+Belrose et al. 2023: the least change of the records, in the sense of least squares. After it no
+linear predictor finds the confidential variables any better than a constant. `solve_erasure` is the
+closed form, from co-moments. Directions that co-moments of the features do not show are summed up
+and erased by themselves (`erase_unseen`). One is that between two columns that are nearly equal.
 """
 
 import warnings
@@ -46,10 +46,10 @@ class LeaceOptions(MethodOptions):
 class LeaceEraser(feature_map.FeatureMap):
     """Projects each record obliquely: ``x~ = x - left (right^T (x - mean))``.
 
-    The promise is about covariance and holds to rounding: no record is released equal to another,
-    and low-order digits depend on what was erased, and on the shape of the block. A contrast that
-    is constant but for rounding, of columns that are equal or that erasure makes constant, consists
-    of such digits, and they may reveal the confidential variable.
+    The promise is about covariance and holds to rounding. No record is released equal to another,
+    and low-order digits depend on what was erased, and on the shape of the block. A contrast of
+    columns that are equal, or that erasure makes constant, is constant but for rounding. It
+    consists of such digits, and they may reveal the confidential variable.
 
     Parameters
     ----------
@@ -171,9 +171,9 @@ def erase_unseen(
     """Erase where the co-moments of features see nothing, from one more pass.
 
     Records are projected on these directions before they are multiplied, so that co-moments resolve
-    deviations of 1e-14 of a feature's instead of 1e-7. Only the unseen directions are changed, with
-    the help of what the seen ones say: a small contrast, magnified until it says the class, never
-    moves what is large.
+    deviations of `1e-14` of a feature's instead of `1e-7`. Only the unseen directions are changed,
+    with the help of what the seen ones say. A small contrast, magnified until it says the class,
+    never moves what is large.
 
     Parameters
     ----------
@@ -247,9 +247,9 @@ def solve_erasure(
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """The smallest change of records that leaves their targets uncorrelated with them.
 
-    With ``W`` the pseudo-inverse root of the features' covariance and ``U`` an orthonormal basis
-    of ``W cov(x, z)``, the erased record is ``x - W^+ U U^T W (x - mean)``: an oblique projection
-    of the rank of the cross-covariance.
+    Let ``W`` be the pseudo-inverse root of the features' covariance. Let ``U`` be an orthonormal
+    basis of ``W cov(x, z)``. The erased record is ``x - W^+ U U^T W (x - mean)``: an oblique
+    projection of the rank of the cross-covariance.
 
     Parameters
     ----------
@@ -269,7 +269,7 @@ def solve_erasure(
 
     Notes
     -----
-    The projection does not depend on the features' scales, the ranks found in float64 do: they
+    The projection does not depend on the features' scales. The ranks found in float64 do: they
     count what exceeds the rounding of the co-moments on every processor (`bound_rank_error`).
 
     References

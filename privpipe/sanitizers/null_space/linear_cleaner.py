@@ -2,13 +2,13 @@
 
 Xu et al. 2017, Cleaning the Null Space: subtract from each record what a known linear predictor
 does not need. `NullSpaceCleaner` is algorithm 1, `TargetedCleaner` algorithm 2. Their released
-record is made of the target prediction on a grid and of nothing else (`TargetRelease`): for any
-budget, closest or likely representative, with or without a column of ones, and also for which
-records rounding withholds. Not so what happens before: imputed values are another record.
+record is made of the target prediction on a grid and of nothing else (`TargetRelease`). That holds
+for any budget, closest or likely representative, with or without a column of ones, and also for
+which records rounding withholds. Not so what happens before: imputed values are another record.
 
-`FactoredCleaner` releases the few coordinates of each record instead: ``x~ = centre + D b~`` is one
-to one, so coordinates and basis say exactly what the records say, in a small share of their bytes
-(Figure 2, in low-rank form).
+`FactoredCleaner` releases the few coordinates of each record instead. The map ``x~ = centre + D
+b~`` is one to one, so coordinates and basis say exactly what the records say. They do so in a small
+share of their bytes (Figure 2, in low-rank form).
 """
 
 import warnings
@@ -57,7 +57,7 @@ class LinearCleaner(FeatureMap):
     """A cleaner in low-rank form: ``x~ = centre + D shrink(W^T A^T (x - centre))``.
 
     What is released, and whether, is a function of the desired prediction ``A^T x`` on a grid and
-    of nothing else, bit for bit (`prediction_grid`).
+    of nothing else. It is so bit for bit (`prediction_grid`).
 
     Parameters
     ----------
@@ -150,16 +150,16 @@ class LinearCleaner(FeatureMap):
             If the shape is wrong or values are not finite; the message counts them.
         GuaranteeError
             If rounding to the dtype alone may cost some record more than a positive budget, or
-            a record leaves the range of the dtype, and `on_unrepresentable` is "fail".
+            a record leaves the range of the dtype. Only where `on_unrepresentable` is "fail".
 
         Notes
         -----
         Guarantee: ``|A^T (x~ - x)|**2 <= utility_budget`` for every record as stored, checked
         in exact arithmetic. The budget spent is smaller by a margin that covers the rounding
-        of the stored record and the step of the grid (see `plan_margin`): in float64 a record
-        loses less than a millionth of its budget to it while its prediction is below a million
-        times the budget's root. In dtypes narrower than
-        float64, records whose margin is wide are rounded with care instead (`round_in_balance`).
+        of the stored record and the step of the grid (see `plan_margin`). In float64 a record loses
+        less than a millionth of its budget to it while its prediction is below a million times the
+        budget's root. In dtypes narrower than float64, records whose margin is wide are rounded
+        with care instead (`round_in_balance`).
 
         References
         ----------
@@ -359,7 +359,7 @@ class TargetRelease(LinearCleaner):
 
         Notes
         -----
-        The predictions are cleaned as if they were the record, under the identity as predictor: a
+        The predictions are cleaned as if they were the record, under the identity as predictor. A
         value on the grid is its own rounding, and no other number of a record is at hand.
         """
         x = np.asarray(values, np.float64)
@@ -371,7 +371,7 @@ class FactoredCleaner(TargetRelease):
     """Releases the retained coordinates instead of the cleaned record.
 
     They too are a function of the desired prediction on a grid alone, and readers lift them in a
-    fixed order: the same coordinates make the same bytes, alone or in a block.
+    fixed order. The same coordinates make the same bytes, alone or in a block.
 
     For the other fields see `LinearCleaner`.
 

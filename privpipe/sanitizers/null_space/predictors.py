@@ -241,7 +241,7 @@ class CleanerOptions(MethodOptions):
     """What becomes of a record that rounding alone may carry over a positive budget: fail, or
     withhold it as a row of NaN."""
     label_coding: Coding = "zero_one"
-    """Values of categorical targets: 0/1 or -1/+1."""
+    """Values of categorical targets: `0/1` or `-1/+1`."""
     predictor: str | None = None
     """File with the desired predictor (.npy: coefficients; .npz or Zarr group: coefficients and
     optionally intercept), instead of fitting it."""
@@ -320,7 +320,7 @@ def learn_predictors(
     options
         How they are fitted, and what the cleaner needs beside them.
     files
-        Predictors to use instead of fitting them, by the option that names their file:
+        Predictors to use instead of fitting them, by the option that names their file. Each has
         ``coefficients`` (n_features, n_predictions), and ``intercept`` (n_predictions,) where there
         is one.
 

@@ -1,7 +1,7 @@
 """Only the target: each record is released as what a linear predictor says of it, and nothing else.
 
 The least that keeps a target usable. What the prediction itself reveals of a confidential variable
-is all that is left to reveal, so it is what a null-space cleaner's release tends to. Of that, what
+is all that is left to reveal. So it is what a null-space cleaner's release tends to. Of that, what
 the target itself does not say can be left out: `equalise_odds`.
 """
 
@@ -66,8 +66,8 @@ class TargetOnlyOptions(MethodOptions):
 class TargetOnly(feature_map.FeatureMap):
     """Releases the predicted class of each categorical target, and each predicted number.
 
-    The exact prediction is rounded correctly to a grid first, as null-space cleaning rounds it:
-    low-order digits reveal nothing of the record, and the capability `FollowsTarget` holds.
+    The exact prediction is rounded correctly to a grid first, as null-space cleaning rounds it.
+    Low-order digits reveal nothing of the record, and the capability `FollowsTarget` holds.
 
     Parameters
     ----------
@@ -158,13 +158,13 @@ def fit_target_only(shards: Shards, options: TargetOnlyOptions | None = None) ->
     ------
     InputError
         If there is no desired variable or it is constant, fewer than two complete records, or
-        features are constant or not finite; of equalised odds see `equalise_odds`.
+        features are constant or not finite. Of equalised odds see `equalise_odds`.
     RankError
         If the features are dependent and ``ridge = 0``.
 
     Notes
     -----
-    Edges of bins are quantiles of the normal law with mean and variance of the predictions: both
+    Edges of bins are quantiles of the normal law with mean and variance of the predictions. Both
     follow from the co-moments, and no edge is the value of a record.
 
     Examples
@@ -224,10 +224,10 @@ def equalise_odds(
     """The closest predictor that goes with no confidential variable beyond the target.
 
     Its predictions have no covariance with what is left of the confidential variables when the
-    targets are regressed out: equalised odds, as far as a linear reader sees them. With ``G`` the
-    features' ridged covariance and ``C`` that with what is left, it is
-    ``A - G^-1 C (C^T G^-1 C)^+ C^T A``, the constrained minimum of the same squares. Predictions of
-    classes are then given the spread that they had: narrower ones would hardly ever be the largest,
+    targets are regressed out. That is equalised odds, as far as a linear reader sees them. Let
+    ``G`` be the features' ridged covariance and ``C`` that with what is left. The predictor is ``A
+    - G^-1 C (C^T G^-1 C)^+ C^T A``, the constrained minimum of the same squares. Predictions of
+    classes are then given the spread that they had. Narrower ones would hardly ever be the largest,
     and one class be said of nearly all records.
 
     Parameters

@@ -81,11 +81,18 @@ class AttackReport:
     def table(self) -> "pd.DataFrame":
         """One row per attack and score, see `AttackOutcome`.
 
-        ``target``, ``kind`` (classes or numbers), ``source`` (what was read: released, which are
-        the features, everything, bits, joined, groups, "alone: NAME" of an included variable,
-        "together: NAME" of an earlier release; raw, raw groups, noise, `wanted` to compare with),
-        ``adversary``, ``score``, its limits and their ``level`` after the multiplicity correction,
-        ``interval`` (how the limits were found), ``baseline``, advantage and gain as in `Decision`.
+        Columns:
+
+        - ``target``
+        - ``kind``: classes or numbers
+        - ``source``: what was read. Of the release these are released, which are the features,
+          everything, bits, joined and groups. They are also "alone: NAME" of an included variable
+          and "together: NAME" of an earlier release. To compare with there are raw, raw groups,
+          noise and `wanted`.
+        - ``adversary``
+        - ``score``, its limits and their ``level`` after the multiplicity correction
+        - ``interval``: how the limits were found
+        - ``baseline``, advantage and gain as in `Decision`
         """
         import pandas as pd  # slow to load, and attacks on workers never need it
 

@@ -1,7 +1,7 @@
 """The smallest effect that an audit detects: what records or groups a verdict needs.
 
 Known before a run, from the options alone. An allowance that is narrower than the intervals of so
-few records cannot be shown to hold, not even of a release from which nothing can be learned.
+few records cannot be shown to hold. That is so even of a release from which nothing can be learned.
 """
 
 import math
@@ -59,9 +59,9 @@ def measure_evenness(cells: IntArray, classes: IntArray) -> Evenness:
 
     Notes
     -----
-    Where one class is the share `a` of a cell, the area of random ranks has the variance
-    (n + 1) / (12 n^2 a (1 - a)), by whose inverse cells count (`roc.average_areas`), and a wrong
-    claim weighs a / (1 - a): where the target reveals nearly all, few pairs are left to compare.
+    Where one class is the share `a` of a cell, the area of random ranks has the variance `(n + 1) /
+    (12 n^2 a (1 - a))`. By its inverse cells count (`roc.average_areas`). A wrong claim weighs `a /
+    (1 - a)`. Where the target reveals nearly all, few pairs are left to compare.
 
     Examples
     --------

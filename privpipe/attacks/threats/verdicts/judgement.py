@@ -1,10 +1,10 @@
 """Judgement: from the scores of all attacks to one verdict per variable, with its reason.
 
 Every variable is tested twice, and each test has its own error. "leaks" needs a score whose
-lower limit exceeds what is allowed: one of many may do so by chance, so the level is shared over
-variables by Holm's steps, over the attacks and scores of each by Bonferroni. "safe" needs every
-upper limit within it: one true gain beyond it fails by its own limit, so nothing is shared. Limits
-are held against the gain: the advantage beyond knowing the target, which the release is to
+lower limit exceeds what is allowed. One of many may do so by chance, so the level is shared. Over
+variables that is by Holm's steps, over the attacks and scores of each by Bonferroni. "safe" needs
+every upper limit within it: one true gain beyond it fails by its own limit, so nothing is shared.
+Limits are held against the gain: the advantage beyond knowing the target, which the release is to
 preserve.
 """
 
@@ -25,7 +25,7 @@ FEWEST_RARE = 1000
 nothing was decided. It is no veto, for the limits of so few are as much wider and err no more."""
 
 NEAR = 0.95
-"""Share of what is allowed above which an estimate is not said to be decided by more records: at
+"""Share of what is allowed above which an estimate is not said to be decided by more records. At
 .99 of it a hundred times as many were named as at .9, millions of Adult's."""
 
 SCORE_WORDS, SOURCE_WORDS = results.WORDS["scores"], results.WORDS["sources"]
@@ -168,9 +168,9 @@ def decide_variables(
 
     Notes
     -----
-    Guarantee: where limits hold at their levels, the probability that any variable within what is
-    allowed is said to leak is at most ``(1 - level) / 2``. A variable with a gain beyond it is said
-    to be safe with probability at most ``1 - level``, and so is a release with such a variable.
+    Guarantee: where limits hold at their levels, some variable within what is allowed is said to
+    leak with probability at most ``(1 - level) / 2``. A variable with a gain beyond it is said to
+    be safe with probability at most ``1 - level``. So is a release with such a variable.
 
     References
     ----------
@@ -244,9 +244,9 @@ def _count_needed(case: _Case) -> float:
     """Records or groups with which every upper limit would about reach what is allowed.
 
     The distance of a limit from the estimate shrinks with the root of their number. Of few groups
-    that distance is cut off by what a score can be, and is too short: where nothing may be
-    behind an estimate, so many are needed as show it of a guess. NaN where an estimate is not
-    well within what is allowed: more would as soon prove a leak.
+    that distance is cut off by what a score can be, and is too short. Where nothing may be behind
+    an estimate, as many are needed as show it of a guess. NaN where an estimate is not well within
+    what is allowed: more would as soon prove a leak.
     """
     planned = {} if case.groups is None else _plan_groups(case, case.groups)
     needed, n_units = 0.0, case.n_units

@@ -145,8 +145,8 @@ class Decision:
         Share of the way from guessing to knowing.
     gain, gain_lower, gain_upper, allowed
         Advantage beyond that of knowing the desired variables (all of it, if there are none), and
-        how large it may be: above it by its lower limit it leaks, within it by its upper limit it
-        is safe.
+        how large it may be. With a lower limit above that the variable leaks; with an upper limit
+        within it, it is safe.
     control_advantage, noise_advantage, desired_advantage
         Best advantages on the raw records, on noise of equal utility, and of knowing the desired
         variables alone; NaN where these were not attacked.
@@ -156,7 +156,7 @@ class Decision:
         Attacks on the release that failed.
     n_labels, gain_slope
         Labels that the strongest adversary of a safe variable had, at most, and what it gains per
-        doubling of these; NaN of what is not safe.
+        doubling of these. NaN of what is not safe.
     n_needed
         Records, or groups where they have some, that would about decide an unproven variable;
         else NaN.

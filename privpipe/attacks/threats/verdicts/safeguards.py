@@ -1,8 +1,9 @@
 """What "safe" must survive: planted leaks, the raw records as a control, and more labels.
 
-"Safe" says that adversaries with these labels find too little. It says nothing where they would
-not find a leak that was planted, where they find nothing in raw records either, as of labels
-joined to the wrong records, and too little where what they find still grows towards the limit.
+"Safe" says that adversaries with these labels find too little. It says nothing where they would not
+find a leak that was planted. Nor does it where they find nothing in raw records either, as of
+labels joined to the wrong records. It says too little where what they find still grows towards the
+limit.
 """
 
 import math
@@ -130,7 +131,7 @@ def hold_to_control(
 ) -> Decision:
     """A decision, "unproven" instead of "safe" where raw records reveal no more than chance.
 
-    Of a variable that `AttackOptions.uninformative` names this is said and accepted; where raw
+    Of a variable that `AttackOptions.uninformative` names this is said and accepted. Where raw
     records were not given nothing is known of them, and that is said. What the release surely
     reveals the raw records reveal as well.
     """
@@ -238,8 +239,8 @@ def say_power(found: Sequence[Detection]) -> str:
 def expect_gain(n_labels: Sequence[int], gains: Sequence[float], n_total: int) -> float:
     """What is gained with more labels, where the gain approaches its end as a power of them.
 
-    ``gain = end - a n**-b`` with a at least 0 and b between 1/4 and 1, by least squares; of equal
-    fits the slowest. No less than with the labels that there were.
+    ``gain = end - a n**-b`` by least squares, with a at least 0; of equal fits the slowest. The
+    power b is between 1/4 and 1. No less than with the labels that there were.
 
     References
     ----------

@@ -1,6 +1,6 @@
 """What a fitted mapping promises about the law of its records, not about their counts.
 
-The chance to fail is shared by bounds that hold together: on the information, on the mean
+The chance to fail is shared by bounds that hold together. They are on the information, on the mean
 distortion and on the worst cases, all from records held out. Without these nothing judges the
 mapping: the first two say the most there is. What the fitted counts say stays beside them as
 `plug_in`.
@@ -182,11 +182,11 @@ def promise_strata(
 
     Notes
     -----
-    Guarantee: with the confidence, for each value the information given that value is at most its
-    number, and their mean over the law's shares of the values at most ``given_<by>_at_most``.
-    Shares are within ``sqrt(2 log(2**k / miss) / n)`` of those of n records, added up over the k
-    values (Weissman et al. 2003, Theorem 2.1); so far a mean over them moves at most by half the
-    range of the numbers.
+    Guarantee: with the confidence, two things hold jointly. For each value the information given
+    that value is at most its number. Their mean over the law's shares of the values is at most
+    ``given_<by>_at_most``. Shares are within `sqrt(2 log(2**k / miss) / n)` of those of n records,
+    added up over the k values (Weissman et al. 2003, Theorem 2.1). A mean over them moves at most
+    by that distance times half the range of the numbers.
     """
     promises = [one.guarantee for one in maps]
     bounds, said = (

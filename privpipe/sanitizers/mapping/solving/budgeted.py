@@ -1,15 +1,15 @@
 """solve_budgeted_mapping: several private variables, each with a budget of information of its own.
 
-What is minimised is the largest share of its budget that the information about any variable takes,
-``max_k I(S_k; released) / b_k``, which is convex in the mapping. By the minimax theorem it is the
-largest, over weights of sum 1, of the least ``sum_k weight_k I(S_k; released) / b_k``. And a
-weighted sum of informations is one information: draw k by its weight, apart from the record, and
-let the private value be the pair (k, S_k); then ``I((k, S_k); released)`` is the weighted mean of
+What is minimised is the largest share of its budget that the information about any variable takes.
+It is ``max_k I(S_k; released) / b_k``, which is convex in the mapping. By the minimax theorem it is
+the largest, over weights of sum 1, of the least ``sum_k weight_k I(S_k; released) / b_k``. And a
+weighted sum of informations is one information. Draw k by its weight, apart from the record, and
+let the private value be the pair (k, S_k). Then ``I((k, S_k); released)`` is the weighted mean of
 the ``I(S_k; released)``. So each choice of weights is the plain problem on a joint whose rows are
-stacked, with its pricing, its certificate, its size: its certified optimum bounds the largest share
-of *every* mapping from below, and its mapping is a column of a linear programme of as many rows as
-there are variables, whose duals are the next weights (Kelley 1960). Of the mixture that the
-programme names the shares are measured anew: mixing lowers them further.
+stacked, with its pricing, its certificate, its size. Its certified optimum bounds the largest share
+of *every* mapping from below. Its mapping is a column of a linear programme of as many rows as
+there are variables. The duals of the programme are the next weights (Kelley 1960). Of the mixture
+that the programme names the shares are measured anew: mixing lowers them further.
 """
 
 from collections.abc import Sequence
@@ -82,14 +82,14 @@ def solve_budgeted_mapping(
     ------
     OptionError
         If a budget is not positive, there are not as many as variables, or no mapping of this
-        distortion keeps to them; by how much is said.
+        distortion keeps to them. By how much is said.
     ConvergenceError
         If the time, or the gap, leaves open whether any does.
 
     Notes
     -----
     Guarantee: for the joint given, every budget holds for the mapping as stored, measured in
-    float64 from its probabilities, and the lower number is that of a certificate.
+    float64 from its probabilities. The lower number is that of a certificate.
 
     References
     ----------

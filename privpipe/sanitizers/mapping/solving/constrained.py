@@ -59,7 +59,7 @@ def solve_constrained_mapping(
     Notes
     -----
     Guarantee: for the joint given, the limits hold for the probabilities as stored, in rational
-    arithmetic: the programme's solution is mixed with a release that does not look at the record,
+    arithmetic. The programme's solution is mixed with a release that does not look at the record,
     until they do.
     """
     solve.check_solve_options(distortion_budget, gap, "auto", 1, max_seconds)

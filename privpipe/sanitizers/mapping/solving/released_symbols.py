@@ -2,8 +2,8 @@
 
 The optimum on counts releases most profiles, many of them rarely. Nothing can be said with
 confidence about what a rare one reveals, so a promise counts it as if it gave much away. Here
-each set of released symbols is charged for that: the programme is solved with the heaviest symbols
-alone, for falling numbers of them and within the same distortion, and the mapping of the least
+each set of released symbols is charged for that. The programme is solved with the heaviest symbols
+alone, for falling numbers of them and within the same distortion. The mapping of the least
 *expected bound* is taken. All of it is a function of the fitted records.
 """
 
@@ -129,7 +129,7 @@ def _solve_within(
     """The best mapping onto some of the symbols; None where the budget does not reach that far.
 
     A column's distances are counted from its nearest chosen symbol, which takes the place of
-    itself, and what all go at least is taken off the budget: the same programme, the same search.
+    itself. What all go at least is taken off the budget: the same programme, the same search.
     """
     whole = problem.distance
     assert isinstance(whole, CodeDistance)

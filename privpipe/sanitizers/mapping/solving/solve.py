@@ -33,7 +33,7 @@ _MOST = 0.5
 def forecast_certificate(alphabet: Alphabet, duals: Duals, max_seconds: float) -> float:
     """Seconds of a limit that the certificate of these potentials will take.
 
-    Some columns are priced with them, all the others without mass: a column's work depends on the
+    Some columns are priced with them, all the others without mass. A column's work depends on the
     potentials, which let it pass over most symbols or over hardly any.
     """
     n, number, last, now = len(alphabet.order), 2, 0.0, 0.0
@@ -83,8 +83,8 @@ def solve_privacy_mapping(
 ) -> SparseMapping:
     """Find the mapping of least information within a budget of mean distortion.
 
-    Minimise the mutual information of a private value A and the released symbol over all
-    random mappings of the original symbol whose mean distortion is at most the budget. The
+    Minimise the mutual information of a private value A and the released symbol. The minimum is
+    over all random mappings of the original symbol whose mean distortion is at most the budget. The
     result carries a lower bound that holds for every mapping, and the numbers to check it.
 
     Parameters
@@ -141,11 +141,11 @@ def solve_privacy_mapping(
 
     Notes
     -----
-    Guarantee: ``sum(mapping, axis=0) == 1`` to rounding, mean distortion at most the budget to
-    a relative 1e-12, and no mapping within the budget has less information than `lower_bound`,
-    for the distribution given. Nothing is promised about another distribution. Every number
-    returned is that of `certify_mapping`, which shares no code with the solvers and takes its
-    own rounding off the bound.
+    Guarantee: for the distribution given, ``sum(mapping, axis=0) == 1`` to rounding, and mean
+    distortion is at most the budget to a relative `1e-12`. No mapping within the budget has less
+    information than `lower_bound`. Nothing is promised about another distribution. Every number
+    returned is that of `certify_mapping`, which shares no code with the solvers and takes its own
+    rounding off the bound.
 
     Departure: the paper stops after L steps without a bound; the second gradient term of its
     section 3.4 is identically zero and left out.

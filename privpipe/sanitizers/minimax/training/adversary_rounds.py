@@ -2,7 +2,7 @@
 
 Hamm, JMLR 2017, trains against a logistic adversary. Who reads more is a convex head on features of
 the filter's outputs; several adversaries count alike. Their features are drawn anew between outer
-rounds for the filter at hand: with features drawn once, a filter can hide from these and from no
+rounds for the filter at hand. With features drawn once, a filter can hide from these and from no
 others. Within a round they stay, their heads are solved for every filter, and Phi falls.
 """
 
@@ -44,9 +44,9 @@ class FilterTraining(TaskOptions):
     """Against whom a filter is trained, and until when."""
 
     adversary: tuple[AdversaryKind, ...] = Field(default=("logistic",), min_length=1)
-    """Who the filter is trained against, one or several: logistic (the paper's), kernel (a Gaussian
-    kernel by Nystroem's method, on k-means of the outputs, drawn anew every few iterations), group
-    (knows several records of one group)."""
+    """Who the filter is trained against, one or several: logistic (the paper's), kernel, group
+    (knows several records of one group). The kernel is a Gaussian one by Nystroem's method, on
+    k-means of the outputs, drawn anew every few iterations."""
     group: str | None = None
     """Says whose records belong together, for the adversary group."""
     group_size: int = Field(default=10, ge=2)

@@ -2,11 +2,11 @@
 
 Such code is a class, of a file that the configuration names or of an installed package's entry
 point. The hash of the file goes into configuration, model and release. Options that are made in
-Python trust the file that they name; those of a configuration, which may be a stranger's, do not:
+Python trust the file that they name; those of a configuration, which may be a stranger's, do not.
 `CustomCode.load` is the one way to run it, and refuses what no one has confirmed.
 
 What it must do is tried on drawn records before anything is trained. A release is made in chunks,
-and a descent believes derivatives: rows must not change one another, nothing may be drawn, and
+and a descent believes derivatives. So rows must not change one another, nothing may be drawn, and
 slopes must be those of finite differences.
 """
 

@@ -4,7 +4,7 @@ The functions are module-level and picklable; what is resident (family and tasks
 are read once per round, block by block, whatever is summed.
 
 Sets of records of one group are drawn where the records are. Which records share a set depends on
-the records and their group alone, so that no sharding that keeps groups changes it; whether groups
+the records and their group alone, so that no sharding that keeps groups changes it. Whether groups
 are whole in their shards is checked before.
 """
 
@@ -250,7 +250,7 @@ class _TaskSums:
     def _sample(self, block: _Block) -> tuple[Any, BoolArray, FloatArray | None, Any]:
         """What the task predicts in a block, and which of these are fitted to.
 
-        Of its records; or of the sets that are drawn of them, with the records that each set
+        Of its records; or of the sets that are drawn of them. With sets come the records that each
         represents, for it counts as often, and the sparse table that mixes them.
         """
         truth = self.task.read_truth(block.x, block.labels)
@@ -287,8 +287,8 @@ class PooledRows:
     Parameters
     ----------
     mixing : (n_sets, n_rows), sparse
-        Takes features of records to those of sets: their mean, times the root of the set's size,
-        so that noise that is independent stays as large as in one record.
+        Takes features of records to those of sets: their mean, times the root of the set's size. So
+        noise that is independent stays as large as in one record.
     firsts : (n_sets,)
         A row of each set.
     weights : (n_sets,)
@@ -362,7 +362,7 @@ class GroupTally:
     ----------
     table
         By group: its `records`, the `shards` that hold some, and the `lowest` and `highest` of each
-        confidential variable, numbered; they differ where some record has another class.
+        confidential variable, numbered. The last two differ where some record has another class.
     """
 
     table: pd.DataFrame

@@ -1,10 +1,9 @@
 """The tasks of a minimax filter: what allies predict, what adversaries predict, and how; widths.
 
-A task is a variable (or the features themselves), a loss, and a signed weight: positive for what
-is to stay, negative for what is to go (Hamm, JMLR 2017, sections 3.2 and 3.3, equations 10-13).
-A linear filter's
-outputs are sums of the features: more of them than features add nothing. A curved one may need
-them, for many classes of few features, and can then hold whole records.
+A task is a variable (or the features themselves), a loss, and a signed weight. That is positive for
+what is to stay, negative for what is to go (Hamm, JMLR 2017, sections 3.2-3.3, equations 10-13). A
+linear filter's outputs are sums of the features: more of them than features add nothing. A curved
+one may need them, for many classes of few features, and can then hold whole records.
 """
 
 import warnings
@@ -149,8 +148,8 @@ class Task:
     with_intercept
         Whether the head has an intercept.
     baseline
-        Loss of the best constant guess: entropy of the classes in nats, 1 for numbers; 1 for a
-        loss of the user's own, which is in its own unit.
+        Loss of the best constant guess: entropy of the classes in nats, 1 for numbers. It is 1 for
+        a loss of the user's own, which is in its own unit.
     columns
         First and last filter output that are the scores of a fixed head, (0, 0) for a free one.
     lift
