@@ -543,7 +543,8 @@ def _find_records(score: Callable[..., Any], goal: float, n: int, most: int) -> 
 
     `enough` is the least number tried of which the whole interval reaches it, None where none
     does. Then `is_limited` says whether that of ever more records is below it, too. `n_tried` is
-    the largest number tried. Copies bring noise of their own, and no new records: a few more would do.
+    the largest number tried. Copies bring noise of their own and no new records, of which a few
+    more would do.
     """
     copies = [k for k in COPIES if k * n <= max(n, most)]
     at = bisect_left(copies, True, key=lambda k: _is_reached(score(k), goal))

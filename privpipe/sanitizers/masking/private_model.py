@@ -18,8 +18,9 @@ from privpipe.sanitizers.masking import masked_records, record_survey
 from privpipe.sanitizers.masking.private_sums import PublicScale, narrow_scale, release_canaries
 
 PRODUCTS, LEAST_SUMS, TIMES_AT_MOST = 20_000, 100, 12.0
-"""Whose noise an audit draws of epsilon 1, in a second, and independent sums of them. Last, how many
-times as many it draws of a smaller epsilon: enough for half of .3."""
+"""Whose noise an audit draws of epsilon 1, in a second, and independent sums of them.
+
+Last, how many times as many it draws of a smaller epsilon: enough for half of .3."""
 
 
 @record_map
