@@ -96,9 +96,11 @@ lint: $(READY)
 bench: $(READY)
 	$(BIN)/python -m tests.bench
 
-# The list of errors that `privpipe explain` reads, from where they are raised.
+# The list of errors that `privpipe explain` reads, from where they are raised, and the ranges of
+# options that a run looks at first, from where they are declared.
 errors: $(READY)
 	$(BIN)/python -m docs.making.raised_errors
+	$(BIN)/python -m docs.making.option_ranges
 
 # The site, in docs/_build/html/index.html; works from there, without a network. Warnings are errors.
 docs: $(READY)

@@ -10,7 +10,7 @@ import numpy as np
 from privpipe.attacks.adversaries.problem import Problem, measure_tuning
 from privpipe.attacks.adversaries.ridges import fit_least_squares
 from privpipe.attacks.statistics.splits import draw_split
-from privpipe.protocols import BoolArray, Column, FloatArray
+from privpipe.protocols import BoolArray, Column, FloatArray, IntArray
 
 SCALES = (1e-3, 1e3)
 """Of the noise, in standard deviations of each column: a score beyond both gets the nearest."""
@@ -72,13 +72,15 @@ def make_equal_noise(
     return np.asarray(x + np.exp((low + high) / 2) * spread * drawn)
 
 
-def score_least_squares(x: FloatArray, y: FloatArray, n_classes: int | None, seed: int) -> float:
-    """Share of hits, or R squared, of least squares on held-out records."""
+def score_least_squares(
+    x: FloatArray, y: FloatArray, n_classes: int | None, seed: int, groups: IntArray | None = None
+) -> float:
+    """Share of hits, or R squared, of least squares on held-out records; whole groups are."""
     spread = x.std(axis=0)
     z = (x - x.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
     target = y.astype(np.float64) if n_classes else (y - y.mean()) / y.std()
     codes = target.astype(np.int64) if n_classes else None
-    split = draw_split(np.arange(len(z)), classes=codes, seed=seed)
+    split = draw_split(np.arange(len(z)), classes=codes, groups=groups, seed=seed)
     tune = (z[split.tune], target[split.tune])
     problem = Problem(z[split.train], target[split.train], *tune, n_classes, seed)
     decision = fit_least_squares(problem).decide(z[split.test])
@@ -86,3 +88,20 @@ def score_least_squares(x: FloatArray, y: FloatArray, n_classes: int | None, see
         return float(np.mean(np.argmax(decision, axis=1) == target[split.test]))
     test = Problem(z, target, z[split.test], target[split.test], None, seed)
     return measure_tuning(test, decision)
+
+
+def score_model(weights: FloatArray, x: FloatArray, y: FloatArray, n_classes: int | None) -> float:
+    """Share of hits, or R squared, of a linear model whose last row is the intercept.
+
+    Parameters
+    ----------
+    weights : (n_features + 1, n_responses)
+        Of the first responses: an indicator per class, or of two classes that of the second.
+    x : (n_records, n_features)
+    y : (n_records,)
+    """
+    found = x @ weights[:-1] + weights[-1]
+    if not n_classes:
+        return float(1 - np.mean((found[:, 0] - y) ** 2) / np.var(y))
+    codes = found[:, 0] > 0.5 if n_classes == 2 else np.argmax(found[:, :n_classes], axis=1)
+    return float(np.mean(codes == y))

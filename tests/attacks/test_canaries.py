@@ -7,8 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.stats as st
 
-from privpipe.attacks.threats.canaries import SURE, guess_canaries, limit_gaussian, limit_noise
+from privpipe.attacks.threats.canaries import (
+    SURE,
+    guess_canaries,
+    limit_gaussian,
+    limit_noise,
+    limit_pure,
+)
 from privpipe.errors import GuaranteeError, InputError
 from privpipe.numerics.noise import discrete, knorm, mechanism, privunit
 from privpipe.numerics.noise.gaussian import convert_mu, find_sigma
@@ -136,6 +143,40 @@ def test_guess__false_alarms_and_power_are_as_declared(runs: int, most: int) -> 
         near += floor > 0.8 * epsilon
     assert above <= most
     assert near >= 0.9 * runs
+
+
+def count_guesses(epsilon: float, share: float, level: float, power: float) -> int:
+    """Of a loss of `epsilon`, so many that their floor is `share` of it: see noise's DESIGN."""
+    z = st.norm.ppf(level) + st.norm.ppf(power)
+    return math.ceil((2 * z * math.cosh(epsilon / 2) / ((1 - share) * epsilon)) ** 2)
+
+
+@pytest.mark.parametrize("level", [0.95, 0.999])
+@pytest.mark.parametrize("epsilon", [0.1, 0.3, 1.0, 3.0])
+def test_limit_pure__needs_as_many_guesses_as_said_and_no_fewer(
+    epsilon: float, level: float
+) -> None:
+    """Randomised response, of which no test is sharper than that of the number of right guesses."""
+    n, chance = count_guesses(epsilon, 0.9, level, 0.95), 1 / (1 + math.exp(-epsilon))
+    shown = []
+    for size in (n, n // 4):
+        floors = [limit_pure(RANDOM.binomial(size, chance), size, level) for _ in range(300)]
+        shown.append(np.mean(np.array(floors) >= 0.9 * epsilon))
+    assert shown[0] > 0.9  # .95 is said
+    assert shown[1] < 0.65
+
+
+@pytest.mark.parametrize("epsilon", [0.3, 1.0])
+def test_limit_gaussian__needs_twice_as_many_guesses_as_said_at_most(epsilon: float) -> None:
+    """To show half of epsilon at delta 1e-6; of a quarter of what is said it is seldom shown."""
+    mu, half = (1 / find_sigma(one, 1e-6) for one in (epsilon, epsilon / 2))
+    z = st.norm.ppf(0.95) * 2
+    n, shown = 2 * math.pi * (z / (mu - half)) ** 2, []
+    for size in (2 * n, n / 4):
+        draws = RANDOM.binomial(20, st.norm.cdf(mu / 2), (30, round(size / 20))) / 20
+        shown.append(np.mean([limit_gaussian(one, 0.95) >= half for one in draws]))
+    assert shown[0] > 0.75
+    assert shown[1] < 0.6
 
 
 @pytest.mark.parametrize("shared", [0.0, 0.9])
@@ -369,6 +410,23 @@ def test_sums__floor_is_half_of_the_promise_and_never_above(width: int, epsilon:
     floors, sure = zip(*(audit_sums(fit_sums(width, epsilon)) for _ in range(2)), strict=True)
     assert 0.5 * epsilon <= max(floors)
     assert max(sure) <= epsilon
+
+
+def test_sums__of_less_epsilon_are_as_many_more_as_half_of_it_takes() -> None:
+    """Of a tenth of an epsilon a hundred times; of an audit's time they are twelve at most."""
+    counts = [fit_sums(3, epsilon).n_canaries for epsilon in (3.0, 1.0, 0.5, 0.2)]
+    ratios = np.array(counts[1:]) / counts[1]
+    np.testing.assert_allclose(ratios, [1, 4, 12], rtol=0.01)
+    assert counts[0] <= counts[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("epsilon", [0.3, 0.5])
+def test_sums__floor_is_half_of_a_promise_below_one(epsilon: float) -> None:
+    fitted = fit_sums(5, epsilon)
+    found = [audit_sums(fitted) for _ in range(3)]
+    assert sorted(floor for floor, _ in found)[1] >= 0.5 * epsilon
+    assert max(sure for _, sure in found) <= epsilon
 
 
 @pytest.mark.parametrize("share", [0.2, pytest.param(1.0, marks=SLOW)])

@@ -13,7 +13,7 @@ from privpipe.attacks.adversaries.auxiliary import Auxiliary
 from privpipe.attacks.adversaries.evidence import Evidence, Target
 from privpipe.attacks.adversaries.preparation import prepare_evidence
 from privpipe.attacks.threats.inference import measure_attacks, run_attack
-from privpipe.attacks.threats.power import LEAKS, choose_planted, measure_power
+from privpipe.attacks.threats.power import LEAKS, _plant, choose_planted, measure_power
 from privpipe.attacks.threats.verdicts.outcomes import Attack
 from privpipe.attacks.threats.verdicts.safeguards import Detection, hold_to_power, say_power
 from privpipe.protocols import Column
@@ -106,6 +106,21 @@ def test_run_attack__of_rare_classes_is_judged_by_all_folds() -> None:
         attack = Attack("secret", "classes", "released", "naive_bayes")
         n_test = run_attack(evidence, attack, OPTIONS, only_first=True).n_test
         assert (n_test < 3000) == is_first
+
+
+def test_measure_power__asks_all_folds_where_one_misses_what_must_be_found() -> None:
+    """One fold of 14,087 workers missed .4 of a rare group, and no release of them could pass."""
+    random = np.random.default_rng(2)
+    secret = (random.random(12_000) < 0.08).astype(np.int64)
+    released = random.integers(0, 8, size=(12_000, 1)).astype(np.float64)
+    given = {"columns": [Column("secret", 2)], "options": OPTIONS}
+    evidence = prepare_evidence(released, secret, **given)
+    target = Target(evidence, 0, replace(OPTIONS, must_find=0.08))
+    planted = _plant(target, "bits", 0.08)
+    reader = Attack("secret", "classes", "bits", "bit_reader")
+    scores = run_attack(planted, reader, target.options, only_first=True).scores
+    assert max(one.gain_lower for one in scores if one.name == "auc") < 0
+    assert measure_power(target, "bits").finds
 
 
 def test_measure_power__is_lost_with_records_and_with_adversaries() -> None:

@@ -13,9 +13,11 @@ from docs.making.configuration import list_keys, write_configuration
 from docs.making.figures import DRAWN
 from docs.making.links import find_problems
 from docs.making.method_pages import write_method_pages
+from docs.making.option_ranges import write_ranges
 from docs.making.pages import write_errors, write_public_names
 from docs.making.raised_errors import write_catalog
 from privpipe.command.error_catalog import CATALOG, read_catalog
+from privpipe.pipeline.runs.first_look import RANGES
 from privpipe.report.audit_text import ABOUT
 from privpipe.sanitizers import METHODS
 
@@ -81,6 +83,10 @@ def list_written_codes() -> set[str]:
 
 def test_error_codes__the_list_is_that_of_the_code() -> None:
     assert CATALOG.read_text("utf-8") == write_catalog(), "run `make errors`"
+
+
+def test_ranges__are_those_of_the_declarations() -> None:
+    assert RANGES.read_text("utf-8") == write_ranges(), "run `make errors`"
 
 
 def test_error_codes__each_is_in_the_catalog_and_on_the_page() -> None:

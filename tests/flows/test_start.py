@@ -116,8 +116,13 @@ def change(config: Path, old: str, new: str) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "code"),
-    [("records.zarr", "recrods.zarr", 4), ('"late"', '"lat"', 3), ('"party"', '"partly"', 3)],
-    ids=["path", "desired", "confidential"],
+    [
+        ("records.zarr", "recrods.zarr", 4),
+        ('"late"', '"lat"', 3),
+        ('"party"', '"partly"', 3),
+        ("0.05", "-1.0", 2),
+    ],
+    ids=["path", "desired", "confidential", "value"],
 )
 def test_run__starts_nothing_for_a_mistyped_name(
     config: Path, old: str, new: str, code: int
@@ -132,7 +137,8 @@ def test_run__starts_nothing_for_a_mistyped_name(
 @pytest.mark.slow
 def test_run__starts_the_server_before_it_loads_and_ends_it_with_a_refusal(config: Path) -> None:
     """The control: an option that only the libraries know is refused with the server begun."""
-    events = call(config.parent, "run", change(config, "0.05", "-1.0"), code=2)
+    wrong = change(config, "0.05", '0.05\nrule = "grabby"')
+    events = call(config.parent, "run", wrong, code=2)
     assert events[0] == "begin"
     order = [one for one in events if one in ("server", "numpy", "zarr")]
     assert order == ["server", "numpy", "zarr"]
@@ -247,6 +253,18 @@ def test_begin_forking__is_what_a_cluster_would_have_begun(tmp_path: Path) -> No
         ("[method]", "[method", False),
         ('"{folder}/records.zarr"', '"s3://bucket/records.zarr"', True),
         ('desired = ["late"]', "desired = 3", False),
+        ("utility_budget = 0.05", "utility_budget = -1.0", False),
+        ("utility_budget = 0.05", "utility_budget = 0", True),
+        ("ridge = 0.01", "ridge = nan", False),
+        ("workers = 1", "workers = -1", False),
+        ('name = "null_space"', 'name = "noisy"\nepsilon = 0', False),
+        ('name = "null_space"', 'name = "noisy"\nepsilon = 0.001', True),
+        (
+            "[release]",
+            '[method.filter]\nname = "minimax_least_squares"\nn_filtered = 0\n[release]',
+            False,
+        ),
+        ("[release]", "[unknown]\nnumber = -1\n[release]", True),
     ],
 )
 def test_looks_whole__is_what_the_files_show(config: Path, old: str, new: str, whole: bool) -> None:

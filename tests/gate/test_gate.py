@@ -134,6 +134,24 @@ def test_gate__keeps_a_leak_back_with_a_sentence_and_goes_on_with_another_limit(
     assert "score" in audit["utility"]["wanted"]
 
 
+@pytest.mark.parametrize("share", [0.0, pytest.param(0.05, marks=pytest.mark.slow)])
+def test_audit__warns_of_classes_that_are_never_predicted(share: float, folder: Path) -> None:
+    """Of three classes one has a twentieth of the records, and is the likeliest of none of them."""
+    rng = np.random.default_rng(5)
+    x, secret = rng.normal(size=(3_000, 3)), rng.integers(0, 2, 3_000).astype(np.int8)
+    wanted = np.where(rng.random(3_000) < share, 2, x[:, 0] > 0).astype(np.int8)
+    url = str(folder / "rare.zarr")
+    write_records(url, {"features": x, "secret": secret, "wanted": wanted})
+    method, gate = {"name": "target_only"}, {"enforce": False}
+    run_serially(make_leaky_options(folder, collection={"path": url}, method=method, gate=gate))
+    found = read_audit(folder)
+    lost = found["utility"]["wanted"]["unsaid"]
+    assert lost == pytest.approx(share, abs=0.02)
+    said = f"Rare classes of 'wanted': {lost:.1%} of the records are of a class"
+    assert len([one for one in found["warnings"] if one.startswith(said)]) == (share > 0)
+    assert (said in (folder / "release.report" / "audit.md").read_text()) == (share > 0)
+
+
 def _never(*_: Any) -> Any:
     raise AssertionError("an attack ran again")
 

@@ -119,7 +119,7 @@ SHORTER = {
     r"for: \d+[mh]": "for: 10s",
     r"\[15m\]": "[60s]",
     r"offset 15m": "offset 60s",
-    r"\[10m\]": "[120s]",
+    r"\[10m\]": "[240s]",
     r"26 \* 3600": "300",
 }
 """Times of `deploy/alerts.yaml` for who cannot wait a night."""

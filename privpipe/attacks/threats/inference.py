@@ -318,7 +318,8 @@ ENOUGH, ENOUGH_RARE = 10_000, 100
 with the release. A class of which a fold has but a few could rank anywhere."""
 
 
-def _is_shown_by_one(target: Target) -> bool:
+def is_shown_by_one(target: Target) -> bool:
+    """Whether one fold has records enough, also of the rarest class, to show what all do."""
     n_rarest = _count_rarest(target, target.rows) or ENOUGH_RARE
     is_many = len(target.rows) >= ENOUGH and n_rarest >= ENOUGH_RARE
     return is_many and target.evidence.groups is None
@@ -339,7 +340,7 @@ def train_adversary(
     """
     adversary = attack_options.find_adversary(name, ADVERSARIES)
     splits, n_classes = target.split_records(), target.n_classes
-    if only_first and _is_shown_by_one(target):
+    if only_first and is_shown_by_one(target):
         splits = splits[:1]
     # Of several splits all judge, and the bound is of all of them.
     most = min(adversary.max_test, target.options.max_test) // len(splits)

@@ -127,6 +127,9 @@ class RetainedUtility:
         Records that judge.
     guess
         The score of the best constant prediction: the share of the largest class, or 0.
+    unsaid, unsaid_raw
+        Shares of the judging records that are of a class which whoever reads released, or raw,
+        records takes none for.
     """
 
     target: str
@@ -137,6 +140,8 @@ class RetainedUtility:
     loss: Interval
     n_test: int
     guess: float = 0.0
+    unsaid: float = 0.0
+    unsaid_raw: float = 0.0
 
 
 def measure_retained(target: Target) -> RetainedUtility:
@@ -161,8 +166,24 @@ def measure_retained(target: Target) -> RetainedUtility:
     score, by = ("accuracy", _measure_accuracy) if column.is_categorical else ("r2", _measure_r2)
     measured = by(truth, raw, released, confidence)
     guess = float(np.unique(truth, return_counts=True)[1].max()) / len(truth)
-    guess = guess if column.is_categorical else 0.0
-    return RetainedUtility(column.name, score, name, *measured, len(truth), guess)
+    found = column.name, score, name, *measured, len(truth)
+    if not column.is_categorical:
+        return RetainedUtility(*found)
+    return RetainedUtility(*found, guess, *(count_unsaid(target, one) for one in (released, raw)))
+
+
+def count_unsaid(target: Target, made: TrainedAdversary) -> float:
+    """The share of test records that are of a class which no test record is taken for.
+
+    Parameters
+    ----------
+    target
+        Of classes: a rare one may be the likeliest of no record.
+    made
+        Who says what class each record is of.
+    """
+    said = np.unique(np.argmax(made.decided[0], axis=1))
+    return float(np.mean(~np.isin(target.truth[made.test], said)))
 
 
 def _measure_accuracy(

@@ -122,9 +122,12 @@ def measure_power(target: Target, leak: str) -> safeguards.Detection:
     for share in dict.fromkeys(min(1.0, step * options.must_find) for step in STEPS):
         planted = _plant(target, leak, share)
         attack = outcomes.Attack(name, target.kind, source, adversary)
-        # What one fold finds all of them find.
-        scores = inference.run_attack(planted, attack, options, only_first=True).scores
-        room = _find_room([scores], attack.kind, options)
+        # What one fold finds all of them find. What it misses they find where it must be found.
+        several = share >= options.must_find and inference.is_shown_by_one(target)
+        for one in (True, False) if several else (True,):
+            scores = inference.run_attack(planted, attack, options, only_first=one).scores
+            if (room := _find_room([scores], attack.kind, options)) > ROOM:
+                break
         finds |= share <= options.must_find and room > 0
         if room > ROOM:
             size = share

@@ -19,7 +19,7 @@ from scipy.optimize import brentq
 
 from privpipe.errors import OptionError
 from privpipe.numerics.noise.composition import convert_rho
-from privpipe.protocols import RecordStream
+from privpipe.protocols import RecordStream, WordArray
 
 PURPOSE = "gaussian"
 
@@ -35,19 +35,22 @@ MARGIN = 1e-9
 """Of epsilon and of delta: what the discrete law may add to either, and more than rounding may."""
 
 
-class _Digits:
-    """Uniform whole numbers of one value, of its own words in their order."""
+def _join(words: WordArray) -> int:
+    return int.from_bytes(words.astype(">u8").tobytes())
 
-    def __init__(self, stream: RecordStream, value: int) -> None:
+
+class _Digits:
+    """Uniform whole numbers of one value, of its own words in their order; the first are given."""
+
+    def __init__(self, stream: RecordStream, value: int, words: WordArray) -> None:
         self._stream, self._value = stream, np.array([value])
-        self._next, self._held, self._n_held = 0, 0, 0
+        self._next, self._held, self._n_held = WORDS_AT_ONCE, _join(words), 64 * WORDS_AT_ONCE
 
     def draw_bits(self, n: int) -> int:
         while self._n_held < n:
             places = np.arange(self._next, self._next + WORDS_AT_ONCE)[None]
-            words = self._stream.words_at(PURPOSE, WORDS_PER_VALUE, self._value, places)[0]
-            for word in words.tolist():
-                self._held = self._held << 64 | word
+            words = self._stream.words_at(PURPOSE, WORDS_PER_VALUE, self._value, places)
+            self._held = self._held << 64 * WORDS_AT_ONCE | _join(words)
             self._n_held += 64 * WORDS_AT_ONCE
             self._next += WORDS_AT_ONCE
         self._n_held -= n
@@ -109,7 +112,10 @@ def draw_discrete_gaussian(variances: Sequence[int], stream: RecordStream) -> li
     stream
         Of at least as many records: the words of a value are those of the record of its number.
     """
-    return [_Digits(stream, at).draw_gaussian(one) for at, one in enumerate(variances)]
+    values, places = np.arange(len(variances)), np.arange(WORDS_AT_ONCE)[None]
+    # In one call: few values need more, and a call costs as much as a draw.
+    first = stream.words_at(PURPOSE, WORDS_PER_VALUE, values, places)
+    return [_Digits(stream, at, first[at]).draw_gaussian(one) for at, one in enumerate(variances)]
 
 
 def find_delta(sigma: float, epsilon: float) -> mpmath.mpf:

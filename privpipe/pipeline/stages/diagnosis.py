@@ -245,7 +245,8 @@ def _say_target(rungs: list[Rung]) -> Diagnosis:
         return Diagnosis("target", f"No other method could be fitted. Tried: {tried}.", None)
     # The last of the ladder releases the predicted target and nothing else.
     least = ([rung for rung in useful if rung.is_useful] or useful)[-1]
-    given = {"worst": least.worst, "score": say_score(least.worst.score), "tried": tried}
+    given: dict[str, Any] = {"worst": least.worst, "score": say_score(least.worst.score)}
+    given |= {"tried": tried, "is_useless": not any(rung.is_useful for rung in useful)}
     said = say("nothing_passes", method=trial.say_method(least.method), **given)
     return Diagnosis("target", said, None, tuple(rungs))
 

@@ -10,20 +10,22 @@ Of public records it is tried as well whether filter or noise comes first, and h
 import math
 import warnings
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from scipy.special import stdtrit
 
-from privpipe.attacks.adversaries import attack_options, auxiliary, preparation
-from privpipe.attacks.adversaries.evidence import Evidence
-from privpipe.attacks.equal_noise import score_least_squares
+from privpipe.attacks.adversaries import READS_BITS, attack_options, auxiliary, preparation
+from privpipe.attacks.adversaries.evidence import Evidence, Target
+from privpipe.attacks.equal_noise import score_least_squares, score_model
 from privpipe.attacks.statistics.folds import LEAST_IN_CELL
 from privpipe.attacks.statistics.scores import EXPOSURES, Score
-from privpipe.attacks.threats.inference import plan_attacks, run_attack
+from privpipe.attacks.threats.inference import plan_attacks, run_attack, train_adversary
+from privpipe.attacks.threats.paired_training import count_unsaid
 from privpipe.attacks.threats.verdicts.outcomes import Attack
 from privpipe.capabilities import FollowsTarget
 from privpipe.cluster.passes.loaded_map import release_by
@@ -61,6 +63,9 @@ QUICK = (
 
 ALONE = (("released", "boosting"), ("released", "logistic"))
 """The same where there is no target to be joined with."""
+
+EXACT = ("bits", READS_BITS)
+"""Who reads exact numbers: the predicted wage was advised, whose bits say a worker's ethnicity."""
 
 WEAKEST = {"confidential_advantage_max": 0.2, "exposed_max": 0.1}
 """Limits beyond which a verdict says too little to be proposed."""
@@ -129,6 +134,8 @@ class Rung:
         How much of what raw records show of the target is left, in [0, 1]; NaN without a target.
     failed
         Why it could not be tried; else nothing.
+    unsaid
+        Share of the records that are of a class of the target which is never predicted.
     """
 
     method: Mapping[str, Any]
@@ -136,6 +143,7 @@ class Rung:
     outlooks: tuple[Outlook, ...] = ()
     retained: float = math.nan
     failed: str = ""
+    unsaid: float = 0.0
 
     @property
     def worst(self) -> Outlook:
@@ -229,7 +237,7 @@ class TrialRecords:
         evidence = self._prepare(released)
         # The levels of the intervals are those of the whole plan.
         plan = plan_attacks(evidence, self.options)
-        quick = QUICK if self.schema.desired else (*QUICK, *ALONE)
+        quick = (*QUICK, EXACT) if self.schema.desired else (*QUICK, EXACT, *ALONE)
         narrower = math.sqrt(min(1.0, len(evidence.truth) / self.n_audited))
         found: dict[tuple[str, str], Outlook] = {}
         # Records of a person are pooled by the audit, too: all of them is the last of the plan.
@@ -303,7 +311,8 @@ class TrialRecords:
             least = {(o.target, o.key): o.upper for o in self.noise.outlooks}
             seen = [(o, least.get((o.target, o.key), o.upper)) for o in self.foresee(read)]
             outlooks = tuple(replace(o, upper=max(o.upper, known)) for o, known in seen)
-            return Rung(method, standardise, outlooks, self._measure_retained(released))
+            retained, unsaid = self._measure_retained(released), self._find_unsaid(released)
+            return Rung(method, standardise, outlooks, retained, unsaid=unsaid)
         except (PrivpipeError, ValueError, TypeError) as error:
             # A message of ours holds no value of a record; of others nothing is said.
             known = error.message if isinstance(error, PrivpipeError) else type(error).__name__
@@ -324,19 +333,29 @@ class TrialRecords:
 
     def _measure_retained(self, released: FloatArray) -> float:
         """The least share that any target keeps of its advantage over a guess."""
-        if not self.schema.desired:
-            return math.nan
         shares = []
         for column in self.schema.desired:
             raw, after = (self._predict(x, column) for x in (self.judge.features, released))
-            shares.append(min(1.0, max(0.0, after) / raw) if raw > 0 else 1.0)
-        return min(shares)
+            # What is the same of all records predicts nothing, also where nothing beats a guess.
+            varies = bool(np.ptp(released, axis=0).any())
+            shares.append(min(1.0, max(0.0, after) / raw) if raw > 0 else float(varies))
+        return min(shares, default=math.nan)
+
+    def _find_unsaid(self, released: FloatArray) -> float:
+        """The largest share, by target, of records of classes that the release never predicts."""
+        classes = [one for one in self.schema.desired if one.is_categorical]
+        targets = [Target(self._prepare_target(released, c), 0, self.options) for c in classes]
+        made = [train_adversary(one, "released", "logistic") for one in targets]
+        return max(map(count_unsaid, targets, made), default=0.0)
+
+    def _prepare_target(self, x: FloatArray, column: Column) -> Evidence:
+        truth = self.judge.desired[:, [self.schema.desired.index(column)]]
+        about: Any = {"columns": (column,), "groups": self.groups, "options": self.options}
+        return preparation.prepare_evidence(x, truth, **about)
 
     def _predict(self, x: FloatArray, column: Column) -> float:
         """Best advantage over a guess by least squares and trees, trained anew."""
-        truth = self.judge.desired[:, [self.schema.desired.index(column)]]
-        given: Any = {"columns": (column,), "groups": self.groups, "options": self.options}
-        evidence, found = preparation.prepare_evidence(x, truth, **given), [0.0]
+        evidence, found = self._prepare_target(x, column), [0.0]
         kind: Any = "classes" if column.is_categorical else "numbers"
         for name in ("least_squares", "boosting"):
             attack = Attack(column.name, kind, "released", name)
@@ -388,8 +407,7 @@ def draw_trial(options: RunOptions, training: Collection, *, attempt: int = 1) -
         shard = replace(shard, confidential=shard.confidential[:, :-1])
     _refuse_revealed(shard, training.schema)
     units = np.arange(n) if groups is None else np.unique(groups, return_inverse=True)[1]
-    mark = np.random.default_rng(0).random(int(units.max()) + 1) < LEARN
-    learns = mark[units]
+    learns = np.random.default_rng(0).random(int(units.max()) + 1)[units] < LEARN
     judging = None if groups is None else groups[~learns]
     attacked = find_attack_options(options, Attempt(attempt, 0))
     # Whoever names few adversaries for an audit is not to be advised by what these do not find.
@@ -446,6 +464,12 @@ ORDERS = ("filter_then_noise", "noise_then_filter")
 SPLITS, MOST_SPLIT, DRAWS = 5, 4_000, 4
 """Of the records in halves, of which at most so many are read; and of the noise of each."""
 
+COPIES = sorted({round(2 ** (k / 2)) for k in range(33)})
+"""How many times as many records are tried for a score."""
+
+MOST_CELLS = 2**21
+"""Features of released copies: of more than they hold nothing is tried."""
+
 EPSILONS = [round(float(one), 2) for one in np.geomspace(0.25, 20.0, 16)]
 """That are tried for a score; beyond the last one nothing is called a promise."""
 
@@ -455,7 +479,7 @@ Bengio 2003, Inference for the Generalization Error)."""
 
 
 def try_orders(run: Run, goal: float) -> dict[str, Any]:
-    """Fit, release and judge in either order, on splits of public training records.
+    """Fit, release and judge on splits of training records: noise in either order, or surrogates.
 
     Parameters
     ----------
@@ -472,39 +496,47 @@ def try_orders(run: Run, goal: float) -> dict[str, Any]:
         - The better order, the gap and how many records would show it.
         - Whether too little is left.
         - The least epsilon tried of which the whole interval reaches the goal.
+        - What `_find_records` says of the epsilon given.
+
+        Of surrogates all but the last are for as many records as there are.
 
     Raises
     ------
     OptionError
-        If the method has no order, or nothing is to be predicted.
+        If the method has no order and masks nothing, or nothing is to be predicted.
     """
     training = replace(run.training.keeping(run.split, "fit"), only_finite=True)
     method: Any = run.options.method
-    if getattr(method, "filter", None) is None or not training.schema.desired:
+    is_masked = run.method.releases == "surrogate" and method.consumes() is not None
+    orders = () if getattr(method, "filter", None) is None else ORDERS
+    tried = {o: replace(method, order=o) for o in orders} or {run.method.name: method}
+    if not (orders or is_masked) or not training.schema.desired:
         raise OptionError(
-            f"--score needs a desired variable and noise beside a filter: not {run.method.name!r}.",
+            "--score needs a desired variable, and noise beside a filter or private surrogates.",
             remedy="Leave --score out, or name [method.filter] and [collection] desired.",
             code="order",
         )
-    shard, is_classes = (
-        read_records(training, MOST_SPLIT),
-        training.schema.desired[0].is_categorical,
-    )
+    shard = read_records(training, MOST_SPLIT)
+    is_classes = training.schema.desired[0].is_categorical
     truth = shard.desired[:, 0]
     known = np.isfinite(truth) & (truth >= 0 if is_classes else True)
     score = partial(_score_splits, run, take_records(shard, np.flatnonzero(known)))
+    n_fitted = training.n_records * (1 - run.split.share)
+    # A model of surrogates rests on all records, of which these are a few.
+    all_of = max(1, round(2 * n_fitted / known.sum())) if is_masked else 1
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = {order: score(replace(method, order=order)) for order in ORDERS}
-        best = max(ORDERS, key=lambda order: np.nan_to_num(found[order].mean(), nan=-1.0))
+        found = {name: score(options, all_of) for name, options in tried.items()}
+        best = max(tried, key=lambda name: np.nan_to_num(found[name].mean(), nan=-1.0))
 
         def reaches(epsilon: float) -> bool:
-            tried = score(replace(method, order=best, epsilon=epsilon))
-            return bool(tried.mean() - HALF * tried.std(ddof=1) >= goal)
+            return _is_reached(score(replace(tried[best], epsilon=epsilon), all_of), goal)
 
         at = bisect_left(EPSILONS, True, key=reaches)
         raw = float(score(None).mean())
-    gaps, truth = found[ORDERS[0]] - found[ORDERS[1]], truth[known]
+        most = 2**30 if is_masked else MOST_CELLS // shard.features.shape[1]
+        records = _find_records(partial(score, tried[best]), goal, int(known.sum()) // 2, most)
+    gaps, truth = found[min(tried)] - found[max(tried)], truth[known]
     gap, half = abs(float(gaps.mean())), HALF * float(gaps.std(ddof=1))
     guess = float(np.bincount(truth.astype(int)).max() / len(truth)) if is_classes else 0.0
     spread = {k: [float(x.mean()), HALF * float(x.std(ddof=1))] for k, x in found.items()}
@@ -520,28 +552,73 @@ def try_orders(run: Run, goal: float) -> dict[str, Any]:
         "is_useless": sum(spread[best]) < guess + RETAINED * (raw - guess),
         "goal": goal,
         "least": EPSILONS[at] if at < len(EPSILONS) else None,
+        "epsilon": method.epsilon,
+        "n_masked": all_of * (len(truth) // 2) if is_masked else None,
+        **records,
     }
 
 
-def _score_splits(run: Run, shard: Shard, options: Any) -> FloatArray:
+def _find_records(score: Callable[..., Any], goal: float, n: int, most: int) -> dict[str, Any]:
+    """How many records reach a goal: so many times `n`, whose sums or releases are repeated.
+
+    `enough` is the least number tried of which the whole interval reaches it, None where none
+    does. Then `is_limited` says whether that of ever more records is below it, too. `n_tried` is
+    the largest number tried. Copies bring noise of their own and no new records, of which a few
+    more would do.
+    """
+    copies = [k for k in COPIES if k * n <= max(n, most)]
+    at = bisect_left(copies, True, key=lambda k: _is_reached(score(k), goal))
+    enough, is_limited = (n * copies[at] if at < len(copies) else None), False
+    if enough is None and len(copies) > 2:
+        # What is lost falls as one in the number of records, or faster: so much is yet to come.
+        limit = 2 * score(copies[-1]) - score(copies[-1] // 2)
+        is_limited = bool(limit.mean() + HALF * limit.std(ddof=1) < goal)
+    return {"enough": enough, "is_limited": is_limited, "n_tried": n * copies[-1]}
+
+
+def _is_reached(scores: FloatArray, goal: float) -> bool:
+    return bool(scores.mean() - HALF * scores.std(ddof=1) >= goal)
+
+
+def _repeat(records: Records, n_copies: int, delta: float) -> Any:
+    """Shards of which sums are those of so many copies of every record."""
+
+    def reduce(summarise: Callable[[Shard], Any]) -> Any:
+        found = records.reduce(summarise)
+        return replace(found, **{name: n_copies * each for name, each in vars(found).items()})
+
+    # Of more records than one in delta the run itself will need a smaller one.
+    n = min(n_copies * records.n_records, math.floor(1 / delta))
+    return SimpleNamespace(n_records=n, schema=replace(records.schema, n_records=n), reduce=reduce)
+
+
+def _score_splits(run: Run, shard: Shard, options: Any, n_copies: int = 1) -> FloatArray:
     """Of raw records, or of releases by options, by split; NaN where their noise is refused.
 
     Nothing of a trial is released, so its noise repeats: the same records give the same answer.
     """
     found, schema = np.full(SPLITS, math.nan), run.training.schema
+    n_classes = schema.desired[0].n_categories
     for k in range(SPLITS):
         order = np.random.default_rng(k).permutation(len(shard.features))
         learn, rest = (take_records(shard, rows) for rows in np.array_split(order, 2))
-        x, n = [np.asarray(rest.features, np.float64)], len(rest.features)
-        if options is not None:
-            try:
-                records = Records.of_shard(learn, schema)
-                fitted = run.method.fit(records, options, **run.read_files())
-            except OptionError:
-                break
-            draw = partial(KeyedStream, partition="trial", first_record=0, n_records=n)
-            keys = (np.random.default_rng((k, i)).bytes(KEY_BYTES) for i in range(DRAWS))
-            x = [fitted.apply(x[0], draw(key)) for key in keys]
-        judge = partial(score_least_squares, n_classes=schema.desired[0].n_categories, seed=k)
-        found[k] = np.mean([judge(one, rest.desired[:, 0]) for one in x])
+        x, y = np.asarray(rest.features, np.float64), rest.desired[:, 0]
+        if options is None:
+            found[k] = score_least_squares(x, y, n_classes, k)
+            continue
+        records = Records.of_shard(learn, schema)
+        keys = [np.random.default_rng((k, i)).bytes(KEY_BYTES) for i in range(DRAWS)]
+        try:
+            if run.method.releases == "surrogate":
+                shards = _repeat(records, n_copies, options.delta)
+                models = [options.try_fit(shards, key) for key in keys]
+                found[k] = np.mean([score_model(m.coefficients, x, y, n_classes) for m in models])
+                continue
+            fitted = run.method.fit(records, options, **run.read_files())
+        except (OptionError, InputError):
+            break
+        draw = partial(KeyedStream, partition="trial", first_record=0, n_records=n_copies * len(x))
+        rows = np.tile(np.arange(len(x)), n_copies)
+        drawn = (fitted.apply(x[rows], draw(key)) for key in keys[: max(1, DRAWS // n_copies)])
+        found[k] = np.mean([score_least_squares(x, y[rows], n_classes, k, rows) for x in drawn])
     return found

@@ -85,6 +85,10 @@ class MaskingPrivateOptions(MethodOptions):
         rho = 0.5 / find_sigma(self.epsilon, self.delta) ** 2
         return math.nextafter(rho, math.inf) * (1 + 1e-15)
 
+    def try_fit(self, shards: Shards, key: bytes) -> PrivateMaskingModel:
+        """`fit_with_key`, for trials of which nothing is released."""
+        return fit_with_key(shards, self, key)
+
 
 @check_options
 def fit_masking_private(

@@ -17,8 +17,10 @@ from privpipe.sanitizers.grounds import say_promise
 from privpipe.sanitizers.masking import masked_records, record_survey
 from privpipe.sanitizers.masking.private_sums import PublicScale, narrow_scale, release_canaries
 
-PRODUCTS, LEAST_SUMS = 20_000, 100
-"""Whose noise an audit draws, in some seconds; and independent sums of them."""
+PRODUCTS, LEAST_SUMS, TIMES_AT_MOST = 20_000, 100, 12.0
+"""Whose noise an audit draws of epsilon 1, in a second, and independent sums of them.
+
+Last, how many times as many it draws of a smaller epsilon: enough for half of .3."""
 
 
 @record_map
@@ -133,9 +135,13 @@ class PrivateMaskingModel(masked_records.SurrogateModel, PublicScale):
 
     @property
     def n_canaries(self) -> int:
-        """As many as sums of about 20,000 products hold."""
-        narrow = narrow_scale(self)
-        return max(LEAST_SUMS, PRODUCTS // narrow.n_products) * narrow.count_canaries(self.sigma)
+        """As many as sums of so many products hold that the floor is half of epsilon, above .3.
+
+        The log of the odds of a guess is in proportion to epsilon, its error to the root of them.
+        """
+        narrow, more = narrow_scale(self), min(TIMES_AT_MOST, max(1.0, self.epsilon**-2))
+        sums = max(LEAST_SUMS, int(PRODUCTS * more) // narrow.n_products)
+        return sums * narrow.count_canaries(self.sigma)
 
     canary_noise = None
 

@@ -81,7 +81,7 @@ def attack_release(run: Run, trained: Trained, plan: ReleasePlan, executor: Exec
         "proof": proof,
         "attacks": attacks,
         "utility": utility,
-        "warnings": [*warn_of_drift(attacks), *earlier.warnings, *draws],
+        "warnings": [*warn_of_drift(attacks), *warn_of_unsaid(utility), *earlier.warnings, *draws],
     }
 
 
@@ -206,6 +206,11 @@ def warn_of_drift(attacks: Mapping[str, Any]) -> list[str]:
     if best["advantage_lower"] <= DRIFT:
         return []
     return [say("drift", best=best, limits=say_limits(best["lower"], best["upper"]))]
+
+
+def warn_of_unsaid(utility: Mapping[str, Any]) -> list[str]:
+    """A sentence for each target of which classes are lost in the release."""
+    return [say("unsaid", name=name, one=one) for name, one in utility.items() if one.get("unsaid")]
 
 
 def _measure_reports(

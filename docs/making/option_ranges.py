@@ -1,0 +1,61 @@
+"""Smallest and largest value of every number of a configuration, from where options are declared.
+
+``python -m docs.making.option_ranges`` writes ``ranges.json``, which `first_look` reads. A test
+holds it against the declarations.
+"""
+
+import json
+import math
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from privpipe.pipeline.runs.first_look import RANGES
+from privpipe.pipeline.runs.run_options import RunOptions
+from privpipe.sanitizers import METHODS
+
+
+def find_ranges() -> dict[str, tuple[float, float]]:
+    """Ends that are allowed, by method or section and option; infinite where there is none."""
+    whole = RunOptions.model_json_schema()
+    sections = {
+        name: whole["$defs"][about["$ref"].rpartition("/")[2]]
+        for name, about in whole["properties"].items()
+        if "$ref" in about
+    }
+    methods = {name: TypeAdapter(row.options).json_schema() for name, row in METHODS.items()}
+    return {
+        f"{name}.{key}": found
+        for name, about in sorted((sections | methods).items())
+        for key, option in about["properties"].items()
+        if (found := _read_ends(option)) != EVERY
+    }
+
+
+EVERY = (-math.inf, math.inf)
+
+
+def _read_ends(option: dict[str, Any]) -> tuple[float, float]:
+    """Of an option that is a number, or may be; an end that is left out is the next number."""
+    numbers = [
+        one for one in option.get("anyOf", [option]) if one.get("type") in ("number", "integer")
+    ]
+    if len(numbers) != 1:
+        return EVERY
+    low, high = numbers[0].get("minimum", EVERY[0]), numbers[0].get("maximum", EVERY[1])
+    if (above := numbers[0].get("exclusiveMinimum")) is not None:
+        low = math.nextafter(above, math.inf)
+    if (below := numbers[0].get("exclusiveMaximum")) is not None:
+        high = math.nextafter(below, -math.inf)
+    return low, high
+
+
+def write_ranges() -> str:
+    """The ranges as JSON, one option after the other."""
+    lines = (f" {json.dumps(key)}: {json.dumps(ends)}" for key, ends in find_ranges().items())
+    # JSON has no infinity, and reads it from a number that is too large.
+    return "{\n" + ",\n".join(lines).replace("Infinity", "1e999") + "\n}\n"
+
+
+if __name__ == "__main__":
+    RANGES.write_text(write_ranges(), encoding="utf-8")
