@@ -12,7 +12,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -195,19 +195,22 @@ def play_lost_workers(whole: WholeCluster) -> Iterator[None]:
     for _ in range(4):
         [lost] = wait_for("a worker", lambda: find_workers(whole, WORKERS[0]))
         lost.kill()
-        wait_for("it is gone", lambda lost=lost: not lost.is_running() or is_dead(lost))
+        wait_for("it is gone", lambda lost=lost: not read_words(lost))
         wait_for("both are there", lambda: count_workers(whole) == 2)
     yield
-
-
-def is_dead(process: psutil.Process) -> bool:
-    return process.status() == psutil.STATUS_ZOMBIE
 
 
 def find_workers(whole: WholeCluster, name: str) -> list[psutil.Process]:
     """Processes that a nanny of Dask started to work."""
     children = psutil.Process(whole.processes[name].pid).children()
-    return [one for one in children if "spawn_main" in " ".join(one.cmdline())]
+    return [one for one in children if "spawn_main" in " ".join(read_words(one))]
+
+
+def read_words(process: psutil.Process) -> list[str]:
+    """Its command line; of one that is dead, and that nobody waited for, there is none."""
+    with suppress(psutil.NoSuchProcess):  # of which a zombie's is one
+        return process.cmdline()
+    return []
 
 
 def count_workers(whole: WholeCluster) -> float:
