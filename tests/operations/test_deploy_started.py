@@ -21,7 +21,7 @@ import pytest
 from tests.cluster.workers.test_monitoring import read_gauges
 from tests.operations.deploy_words import Part, place, read_compose, read_kubernetes, read_units
 from tests.operations.whole_cluster import POSTGRES, PROMETHEUS, WholeCluster, wait_for
-from tests.operations.whole_runs import check_same, name_of, open_installation
+from tests.operations.whole_runs import check_same, name_of, open_installation, schedule
 
 
 def count_made(gauges: Path) -> float | None:
@@ -69,7 +69,9 @@ def test_processes__by_the_command_lines_of_the_files_make_a_release(
         check_same(whole, name_of(at))
         assert b"2 workers" in whole.read_page("privpipe")
         if "promises" in whole.commands:
-            # As of a start before `deploy`: compose and Kubernetes ask again each hour.
+            schedule(whole, "0 2 * * *", active=True)
+            whole.command("deploy", "prefect.yaml")
+            # It was started before that: compose and Kubernetes ask again each hour.
             whole.kill("promises")
             whole.start("promises")
             gauges = whole.folder / "metrics" / "release.prom"
