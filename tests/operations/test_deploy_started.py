@@ -70,6 +70,11 @@ def test_processes__by_the_command_lines_of_the_files_make_a_release(
         assert b"2 workers" in whole.read_page("privpipe")
         if "promises" in whole.commands:
             schedule(whole, "0 2 * * *", active=True)
+            # `deploy` is called where runs are: beside their account.
+            account = whole.own["runs"].get(
+                "PRIVPIPE_ACCOUNT", whole.environment["PRIVPIPE_ACCOUNT"]
+            )
+            whole.environment["PRIVPIPE_ACCOUNT"] = account
             whole.command("deploy", "prefect.yaml")
             # It was started before that: compose and Kubernetes ask again each hour.
             whole.kill("promises")

@@ -34,6 +34,8 @@ ELSEWHERE = {
     "systemd-analyze verify": "test_deploy_files",
     "ssh -L 8787:127.0.0.1:8787 HOST": "no second host",
     "kubectl apply -k deploy/kubernetes": "no cluster; its processes: test_deploy_started",
+    "kubectl exec deploy/privpipe-runs -c runs -- privpipe deploy": "no cluster; the same with the "
+    "variables of that container: test_deploy_started",
     "kubectl kustomize": "test_deploy_files",
     "docker compose -f deploy/compose.yaml up": "no container runtime: test_deploy_started",
     "make test-whole": "runs itself",
