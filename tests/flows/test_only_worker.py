@@ -37,7 +37,7 @@ OF_EVERY_RUN = {"prove_chunk", "sum_moments", "clean_chunk", "attack", "publish"
 
 RUNS: dict[str, tuple[dict[str, Any], set[str]]] = {
     "null_space": ({"utility_budget": 0.5, "ridge": 1e-6}, set()),
-    "minimax": ({"max_iterations": 2}, {"ask_shards"}),
+    "minimax": ({"max_iterations": 2}, {"solve_apart"}),
     "minimax_neural": ({"n_hidden": [3], "max_iterations": 2}, {"ask_shards"}),
     "privacy_mapping": (
         {
@@ -51,6 +51,9 @@ RUNS: dict[str, tuple[dict[str, Any], set[str]]] = {
     ),
 }
 """Options, and the work that such a fit tells of beside what all runs do."""
+
+HERE = {"minimax": {"solve_apart": "ask_shards"}}
+"""What this process does instead: on a cluster a start is a task, if workers hold all records."""
 
 
 class Listening(Watch):
@@ -147,8 +150,9 @@ def test_run__is_the_same_though_its_only_worker_dies(
     release(name, records, tmp_path / "disturbed", only, disturbed)
     assert_same(tmp_path / "disturbed", tmp_path / "quiet")
     expected = OF_EVERY_RUN | RUNS[name][1]
-    assert expected <= set(quiet.heard)
-    assert set(disturbed.heard) == set(quiet.heard)
+    assert expected <= set(disturbed.heard)
+    here = HERE.get(name, {})
+    assert {here.get(work, work) for work in disturbed.heard} == set(quiet.heard)
     assert {work for work, _ in killed} == kinds
     assert len({pid for _, pid in killed}) == len(killed)
     for work in OF_EVERY_RUN:
