@@ -58,7 +58,7 @@ test-s3: $(READY) $(S3_SERVER)/bin/ministack
 test-whole: $(READY) $(S3_SERVER)/bin/ministack
 	-$(MAKE) prometheus
 	PRIVPIPE_TEST_S3='$(S3_COMMAND)' PRIVPIPE_TEST_WHOLE=1 \
-	  $(BIN)/python -m pytest -q -n 0 tests/operations/test_whole.py tests/operations/test_outages.py
+	  $(BIN)/python -m pytest -q -n 0 tests/operations/test_whole.py tests/operations/test_outages.py tests/operations/test_alerts_played.py
 
 # Prometheus with promtool, and its exporter, of Debian's packages, unpacked and not installed: what
 # tests of alerts run on. Without them, as on another system, these are skipped.

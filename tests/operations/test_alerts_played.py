@@ -1,8 +1,8 @@
 """Each alert fires in its accident, played on an installation that runs, and in a sound one none.
 
 Server, scheduler, workers, Prefect's worker, Prometheus and its exporter are those of
-`deploy/compose.yaml`, the rules those of `deploy/alerts.yaml` with shorter times. Ten minutes on a
-small machine.
+`deploy/compose.yaml`, the rules those of `deploy/alerts.yaml` with shorter times. `make test-whole`
+calls it: twenty minutes on a small machine.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(2400),
     pytest.mark.skipif(PROMETHEUS is None or POSTGRES is None, reason="make prometheus"),
+    # Longer than all of CI on two cores.
+    pytest.mark.skipif("PRIVPIPE_TEST_WHOLE" not in os.environ, reason="make test-whole"),
 ]
 
 OPEN = """enforce = true
