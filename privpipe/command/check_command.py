@@ -19,7 +19,8 @@ from privpipe.flows.pilot import forecast_cost
 from privpipe.pipeline.runs import configuration_file, earlier, spend, subject_limit, trusted_code
 from privpipe.pipeline.runs.run import Run
 from privpipe.pipeline.stages import diagnosis, forecast, increment_check
-from privpipe.pipeline.stages.trial import REVEALED, draw_trial, try_orders
+from privpipe.pipeline.stages.score_trial import try_orders
+from privpipe.pipeline.stages.trial import REVEALED, draw_trial
 from privpipe.records.schema import ChunkPlan, predict_chunk_memory
 from privpipe.report import audit_text
 from privpipe.report.console import say, tabulate

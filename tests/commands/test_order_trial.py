@@ -16,7 +16,7 @@ from privpipe.errors import OptionError
 from privpipe.numerics.random.streams import KEY_BYTES, KeyedStream
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.stages.check import check_stage
-from privpipe.pipeline.stages.trial import ORDERS, try_orders
+from privpipe.pipeline.stages.score_trial import ORDERS, try_orders
 from privpipe.records.memory import Records
 from privpipe.report.audit_text import say
 from tests.commands.conftest import Command

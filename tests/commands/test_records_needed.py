@@ -15,7 +15,7 @@ from privpipe.attacks.equal_noise import score_least_squares, score_model
 from privpipe.numerics.random.streams import KEY_BYTES, KeyedStream
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.stages.check import check_stage
-from privpipe.pipeline.stages.trial import try_orders
+from privpipe.pipeline.stages.score_trial import try_orders
 from privpipe.records.memory import Records
 from privpipe.report.audit_text import say
 from privpipe.sanitizers import METHODS

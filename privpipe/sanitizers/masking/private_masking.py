@@ -58,8 +58,8 @@ class MaskingPrivateOptions(MethodOptions):
     so that more of them reveal nothing more."""
     bound: dict[str, tuple[float, float]]
     """Least and largest value of each variable, by its name or "*" for all others. They are public
-    knowledge, never read off the records, which are clipped to them. Classes need none: {age = [0,
-    99], "*" = [-1, 1]}."""
+    knowledge, never read off the records, which are clipped to them. Classes need none:
+    {age = [0, 99], "*" = [-1, 1]}."""
     threshold: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Largest norm of a record's features in units of their bounds, public knowledge; records
     beyond it are shortened. Less of it is less noise: of indicators, the root of how many may be
