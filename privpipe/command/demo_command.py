@@ -1,4 +1,4 @@
-"""``privpipe demo``: the main job on real records, nothing to download, two minutes at most."""
+"""``privpipe demo``: the main job on real records, nothing to download, two or three minutes."""
 
 import json
 import os

@@ -148,8 +148,10 @@ def _expand(values: FloatArray, is_categorical: bool) -> FloatArray:
     return np.column_stack(parts).astype(np.float64)
 
 
-def describe_surroundings(released: AnyArray, position: IntArray | None = None) -> AnyArray:
-    """Auxiliary columns of every row of a block of a release.
+def describe_surroundings(
+    released: AnyArray, position: IntArray | None = None, rows: IntArray | None = None
+) -> AnyArray:
+    """Auxiliary columns of rows of a block of a release.
 
     Parameters
     ----------
@@ -157,10 +159,12 @@ def describe_surroundings(released: AnyArray, position: IntArray | None = None) 
         Whole rows of the release; one of NaN is withheld.
     position : (n_rows,), optional
         Place of each row in the release; None where the order is not released.
+    rows : (n_described,), optional
+        The rows that are described, of all that count; None for every row.
 
     Returns
     -------
-    columns : (n_rows, count_surroundings(n_columns, position is not None)), float32
+    columns : (n_described, count_surroundings(n_columns, position is not None)), float32
         Values of the row itself, then how many rows share the value of each described column, and
         the whole row. With an order, values of the row before and of the row after follow, then
         rows to the last gap and to the next. Last, for each of `STRIDES`, is a code of the row's
@@ -172,12 +176,12 @@ def describe_surroundings(released: AnyArray, position: IntArray | None = None) 
     """
     table = np.asarray(released[:, _choose(released.shape[1])], np.float64)
     gone = find_empty_rows(table) if table.shape[1] else np.zeros(len(table), np.bool_)
+    rows = np.arange(len(table)) if rows is None else rows
     whole = identify_records(np.nan_to_num(table)).view(np.float64)
-    parts = [table, *(_count_equal(column, gone) for column in (*table.T, whole))]
+    counts = (_count_equal(column, gone, rows) for column in (*table.T, whole))
+    parts = [table[rows], *counts]
     if position is not None:
-        order = np.argsort(position, kind="stable")
-        back = np.argsort(order, kind="stable")
-        parts.append(_describe_order(table[order], position[order], gone[order])[back])
+        parts.append(_describe_order(table, position, gone, rows))
     return np.column_stack(parts).astype(np.float32)
 
 
@@ -227,26 +231,38 @@ def _choose(n_columns: int) -> IntArray:
     return np.unique(np.linspace(0, n_columns - 1, most).astype(np.int64)) if most else np.arange(0)
 
 
-def _count_equal(values: FloatArray, gone: BoolArray) -> FloatArray:
+def _count_equal(values: FloatArray, gone: BoolArray, rows: IntArray) -> FloatArray:
     """Rows that hold the same value, bit for bit, up to `FARTHEST`; 1 of withheld ones."""
     # Bit for bit: a copied value is the same in every digit, two draws of a number hardly ever.
     words = np.ascontiguousarray(values).view(np.uint64)
-    _, at, sizes = np.unique(words[~gone], return_inverse=True, return_counts=True)
-    found = np.ones(len(values))
-    found[~gone] = np.minimum(sizes[at], FARTHEST)
-    return found
+    sizes = np.ones(len(values), np.int64)
+    if 4 * len(rows) < len(values):
+        # Few rows: a plain sort is vectorised, and three times as fast as one with places.
+        stored, asked = np.sort(words[~gone]), words[rows]
+        left, right = (np.searchsorted(stored, asked, side) for side in ("left", "right"))
+        sizes[rows] = right - left
+    else:
+        _, at, counts = np.unique(words[~gone], return_inverse=True, return_counts=True)
+        sizes[~gone] = counts[at]
+    return np.where(gone[rows], 1.0, np.minimum(sizes[rows], FARTHEST))
 
 
-def _describe_order(table: FloatArray, position: IntArray, gone: BoolArray) -> FloatArray:
+def _describe_order(
+    table: FloatArray, position: IntArray, gone: BoolArray, rows: IntArray
+) -> FloatArray:
     """Of rows in order: the rows before and after, and where rows are withheld around."""
+    order = np.argsort(position, kind="stable")
+    at = np.argsort(order, kind="stable")[rows]
+    position, gone = position[order], gone[order]
     parts = []
     for step in (1, -1):
-        near = np.roll(table, step, axis=0)
+        beside = (at - step) % max(len(table), 1)
+        near = table[order[beside]]
         # Of a sample of rows the next one may lie far away, and the first follows the last.
-        near[np.roll(position, step) != position - step] = np.nan
+        near[position[beside] != position[at] - step] = np.nan
         parts.append(near)
     gaps = position[gone]
-    parts += [_to_gap(gaps, position), -_to_gap(-gaps[::-1], -position)]
+    parts += [_to_gap(gaps, position[at]), -_to_gap(-gaps[::-1], -position[at])]
     for stride in STRIDES:
         stretch, place = np.divmod(position, stride)
         stretch -= stretch[:1]
@@ -254,7 +270,7 @@ def _describe_order(table: FloatArray, position: IntArray, gone: BoolArray) -> F
         np.minimum.at(first, stretch[gone], place[gone])
         # A record's place and the first gap of its stretch as one code, which is read value by
         # value.
-        parts.append((place * (stride + 1) + first[stretch]).astype(np.float64))
+        parts.append((place * (stride + 1) + first[stretch])[at].astype(np.float64))
     return np.column_stack(parts)
 
 

@@ -165,11 +165,13 @@ def draw_chunk(drawing: Drawing, chunk: int) -> DrawnSample:
         chosen = np.flatnonzero(labelled & (words <= share_of_words(drawing.share)))
         if not len(chosen):
             return DrawnSample.none(int(labelled.sum()))
-        shard = take_records(_read(collection, chunk, published), chosen)
-    found = DrawnSample(shard, words[chosen], rows[chosen], np.ones(len(chosen), np.int64))
-    if source.only_finite:
-        found = found.take(np.flatnonzero(find_finite_rows(shard.features)))
-    return replace(_truncate(drawing, found), n_eligible=int(labelled.sum()))
+        shard = _read(collection, chunk, published, chosen)
+        found = DrawnSample(shard, words[chosen], rows[chosen], np.ones(len(chosen), np.int64))
+        if source.only_finite:
+            found = found.take(np.flatnonzero(find_finite_rows(shard.features)))
+        found = replace(_truncate(drawing, found), n_eligible=int(labelled.sum()))
+        # Last: most repeats of a record are gone, and counting what is around costs the most.
+        return _add_around(found, collection, chunk, published)
 
 
 def gather_sample(drawing: Drawing) -> DrawnSample:
@@ -257,37 +259,43 @@ def _read_labels(collection: Collection, chunk: int, names: tuple[str, ...]) -> 
     return collection.labelled(names).shard(chunk).confidential
 
 
-def _read(collection: Collection, chunk: int, published: Published) -> Shard:
-    """A shard whose confidential columns are followed by what is published, subject and place."""
+def _read(collection: Collection, chunk: int, published: Published, chosen: IntArray) -> Shard:
+    """Chosen rows, whose confidential columns are followed by what is published, subject, place."""
     group = () if published.group is None else (published.group,)
     names = (*collection.confidential, *published.included, *group)
-    shard = replace(collection, confidential=names).shard(chunk)
+    shard = take_records(replace(collection, confidential=names).shard(chunk), chosen)
+    rows, (start, stop) = collection.rows(chunk)[chosen], collection.plan.rows(chunk)
     n_labels = len(names) - len(group)
     parts = [shard.confidential[:, :n_labels]]
     if published.order:
-        parts.append(collection.rows(chunk)[:, None].astype(np.float64))
+        parts.append(rows[:, None].astype(np.float64))
     if collection.released_basis is not None:  # its coordinates are what is stored
-        parts.append(replace(collection, released_basis=None).shard(chunk).released)
+        parts.append(replace(collection, released_basis=None).shard(chunk).released[chosen])
     if published.earlier and published.order:
-        start, stop = collection.plan.rows(chunk)
-        rows = collection.rows(chunk) - start
-        parts += [one.read(start, stop)[rows] for one in published.earlier]
-    if collection.released_url is not None:
-        parts.append(_look_around(collection, chunk, published))
+        parts += [one.read(start, stop)[rows - start] for one in published.earlier]
     parts.append(shard.confidential[:, n_labels:])
     if group:  # neighbours in time stay on one side of an adversary who is to name the group
-        parts.append(collection.rows(chunk)[:, None].astype(np.float64))
+        parts.append(rows[:, None].astype(np.float64))
     return replace(shard, confidential=np.hstack(parts))
 
 
-def _look_around(collection: Collection, chunk: int, published: Published) -> FloatArray:
-    """What is around the records of a shard in the whole chunk of the release."""
+def _add_around(
+    drawn: DrawnSample, collection: Collection, chunk: int, published: Published
+) -> DrawnSample:
+    """With what is around the records in their whole chunk of a release, before subject, place."""
+    if collection.released_url is None:
+        return drawn
     start, stop = collection.plan.rows(chunk)
     whole = replace(collection, split=None, desired=(), confidential=published.included)
-    shard = whole.shard(chunk)
-    table = join_included(shard.released, shard.confidential, find_empty_rows(shard.released))
+    block = whole.shard(chunk)
+    table = join_included(block.released, block.confidential, find_empty_rows(block.released))
     position = np.arange(start, stop) if published.order else None
-    return describe_surroundings(table, position)[collection.rows(chunk) - start].astype(np.float64)
+    around = describe_surroundings(table, position, drawn.rows - start)
+    n_last = 0 if published.group is None else 2
+    confidential = drawn.shard.confidential
+    first, last = np.hsplit(confidential, [confidential.shape[1] - n_last])
+    shard = replace(drawn.shard, confidential=np.hstack([first, around, last]))
+    return replace(drawn, shard=shard)
 
 
 def _read_key(drawing: Drawing) -> bytes:
