@@ -238,8 +238,8 @@ def _count_equal(values: FloatArray, gone: BoolArray, rows: IntArray) -> FloatAr
     sizes = np.ones(len(values), np.int64)
     if 4 * len(rows) < len(values):
         # Few rows: a plain sort is vectorised, and three times as fast as one with places.
-        stored, wanted = np.sort(words[~gone]), words[rows]
-        left, right = (np.searchsorted(stored, wanted, side) for side in ("left", "right"))
+        stored, described = np.sort(words[~gone]), words[rows]
+        left, right = (np.searchsorted(stored, described, side) for side in ("left", "right"))
         sizes[rows] = right - left
     else:
         _, at, counts = np.unique(words[~gone], return_inverse=True, return_counts=True)
