@@ -40,6 +40,9 @@ ATTACK_SECONDS = 3e-7
 MOST_NAMED = 12
 """Features whose names are listed."""
 
+OF_BUDGET = ("budget", "variance", "share", "n_records")
+"""What is said of a budget."""
+
 
 def check_command(
     config: str, cost_of: float = 0.0, price: float = 0.0, score: float = 0.0, time: str = ""
@@ -82,7 +85,7 @@ def check_command(
         "profiles": None,  # what readers of other methods' answers find
         **_by_subject(found.forecast),
         "subjects": None if subjects is None else asdict(subjects),
-        "budget": None if meaning is None else _describe_budget(meaning),
+        "budget": None if meaning is None else {name: getattr(meaning, name) for name in OF_BUDGET},
     }
 
 
@@ -152,11 +155,6 @@ def _list_joined(run: Run) -> Iterator[tuple[str, str]]:
     mine = os.path.dirname(run.release_url) if run.shared_model else ""
     if joined := [o for o in earlier.find_earlier(run).releases if os.path.dirname(o.url) != mine]:
         yield "earlier", audit_text.say("check_earlier", names=[one.name for one in joined])
-
-
-def _describe_budget(meaning: forecast.BudgetMeaning) -> dict[str, Any]:
-    names = ("budget", "variance", "share", "n_records")
-    return {name: getattr(meaning, name) for name in names}
 
 
 def _by_subject(found: Forecast | None) -> dict[str, Any]:

@@ -154,10 +154,8 @@ def draw_portrait(base: str) -> str:
     cleaner = open_model(os.path.join(base, "release.model.zarr"))
     assert isinstance(cleaner, NullSpaceCleaner)
     release = open_release(os.path.join(base, "release.zarr"))
-    pictures = {
-        "as written": scans[shown],
-        "as released": np.stack([release.features[i].values for i in shown]),
-    }
+    released = np.stack([release.features[i].values for i in shown])
+    pictures = {"as written": scans[shown], "as released": released}
     figure = Figure(figsize=(12.8, 1.55 * len(pictures)), dpi=120, layout="constrained")
     grid = figure.subplots(len(pictures), len(shown), squeeze=False)
     for axes, (label, records) in zip(grid, pictures.items(), strict=True):

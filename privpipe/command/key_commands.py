@@ -96,7 +96,6 @@ def account_command(url: str, *, sketch: str | None = None, limit: str = "") -> 
             {
                 **asdict(loss),
                 **{key: getattr(loss, key) for key in COUNTED},
-                "entries": [asdict(entry) for entry in loss.entries],
                 "joined_epsilon": joined[loss.partition],
                 # JSON knows no infinity: no epsilon holds with this delta.
                 "composed_epsilon": one if (one := eps[loss.partition]) < math.inf else None,

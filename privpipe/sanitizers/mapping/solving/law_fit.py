@@ -96,8 +96,8 @@ def assure_each_variable(
     for k, column in enumerate(law.schema.confidential[:n_variables]):
         one = law.select_variable(k)
         nats = measure_information(np.asarray(mapping.mapping @ one.joint.T))
-        told = replace(mapping, information=nats)
-        alone = assurance.assure_mapping(told, one, confidence=each).guarantee
+        about = replace(mapping, information=nats)
+        alone = assurance.assure_mapping(about, one, confidence=each).guarantee
         numbers[f"{column.name}_plug_in"] = nats
         numbers[f"{column.name}_at_most"] = float(alone.number or 0.0)
         words.append(f"{assurance.round_up(float(alone.number or 0.0))} about {column.name}")
