@@ -238,8 +238,8 @@ def _count_equal(values: FloatArray, gone: BoolArray, rows: IntArray) -> FloatAr
     sizes = np.ones(len(values), np.int64)
     if 4 * len(rows) < len(values):
         # Few rows: a plain sort is vectorised, and three times as fast as one with places.
-        stored, asked = np.sort(words[~gone]), words[rows]
-        left, right = (np.searchsorted(stored, asked, side) for side in ("left", "right"))
+        stored, described = np.sort(words[~gone]), words[rows]
+        left, right = (np.searchsorted(stored, described, side) for side in ("left", "right"))
         sizes[rows] = right - left
     else:
         _, at, counts = np.unique(words[~gone], return_inverse=True, return_counts=True)
@@ -256,10 +256,10 @@ def _describe_order(
     position, gone = position[order], gone[order]
     parts = []
     for step in (1, -1):
-        beside = (at - step) % max(len(table), 1)
-        near = table[order[beside]]
+        neighbours = (at - step) % max(len(table), 1)
+        near = table[order[neighbours]]
         # Of a sample of rows the next one may lie far away, and the first follows the last.
-        near[position[beside] != position[at] - step] = np.nan
+        near[position[neighbours] != position[at] - step] = np.nan
         parts.append(near)
     gaps = position[gone]
     parts += [_to_gap(gaps, position[at]), -_to_gap(-gaps[::-1], -position[at])]

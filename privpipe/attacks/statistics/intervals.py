@@ -335,12 +335,16 @@ def code_groups(groups: IntArray, n_records: int) -> tuple[IntArray, int]:
     if len(groups) != n_records:
         problem = f"groups has {len(groups)} entries for {n_records} records."
         raise InputError(problem, remedy="Give one group per record.")
-    kinds, codes = np.unique(groups, return_inverse=True)
-    if len(kinds) < 2:
-        problem = f"An interval over groups needs 2 groups, got {len(kinds)}."
+    codes, n_groups = groups, int(groups.max(initial=-1)) + 1
+    # An audit's groups are codes already: counted, they need no sort for each of its intervals.
+    if groups.min(initial=0) < 0 or n_groups > n_records or not np.bincount(groups).all():
+        kinds, codes = np.unique(groups, return_inverse=True)
+        n_groups = len(kinds)
+    if n_groups < 2:
+        problem = f"An interval over groups needs 2 groups, got {n_groups}."
         remedy = "Use more groups, or leave groups out where records are independent."
         raise InputError(problem, remedy=remedy)
-    return codes, len(kinds)
+    return codes, n_groups
 
 
 def count_even(codes: IntArray) -> float:

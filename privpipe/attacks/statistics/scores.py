@@ -302,9 +302,11 @@ def _count_decisive(truth: IntArray, groups: IntArray | None) -> IntArray:
     """
     units = truth
     if groups is not None:
-        pairs = np.unique(np.column_stack([groups, truth]), axis=0)
-        if len(pairs) == len(np.unique(groups)):
-            units = pairs[:, 1]
+        codes, n_groups = intervals.code_groups(groups, len(truth))
+        last = np.empty(n_groups, truth.dtype)
+        last[codes] = truth
+        if np.array_equal(last[codes], truth):
+            units = last
     sizes = np.unique(units, return_counts=True)[1]
     return np.asarray(np.minimum(sizes, len(units) - sizes))
 

@@ -9,7 +9,7 @@ import pytest
 
 from privpipe.attacks.adversaries import covert_channels, parities, parity_counts
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.adversaries.auxiliary import Auxiliary
+from privpipe.attacks.adversaries.auxiliary import Auxiliary, describe_surroundings
 from privpipe.attacks.adversaries.covert_channels import find_codes, fit_bit_reader
 from privpipe.attacks.adversaries.parities import measure_digits
 from privpipe.attacks.adversaries.preparation import prepare_evidence
@@ -84,6 +84,18 @@ def test_fit_surroundings_reader__finds_values_that_two_records_share() -> None:
     twins = np.flatnonzero(truth)[: truth.sum() // 2 * 2]
     x[twins[::2], 4] = x[twins[1::2], 4]
     assert _attack(x, truth, "surroundings") > 0.9
+
+
+def test_describe_surroundings__of_few_rows_is_what_it_is_of_all() -> None:
+    rng = np.random.default_rng(4)
+    table = rng.integers(0, 4, (500, 3)).astype(np.float32)
+    table[rng.random(500) < 0.1] = np.nan
+    rows = rng.permutation(500)[:20]
+    for position in (None, np.arange(500) + 7, rng.permutation(1000)[:500]):
+        whole = describe_surroundings(table, position)
+        assert np.array_equal(
+            describe_surroundings(table, position, rows), whole[rows], equal_nan=True
+        )
 
 
 def test_sum_by_digit__is_the_sum_over_words_with_the_digit() -> None:

@@ -38,6 +38,9 @@ _ROUNDS = 60
 # While it is open whether the least share is above 1, the width becomes so much smaller, down to a
 # share that rounds to 1.
 _NARROWER, _NARROWEST = 0.25, 1e-5
+# A solve is as exact as a part of what is open, at most so many widths: bounds hold all the same,
+# and early weights are guesses. The first, alone in its round, takes .06 of all instead of .2.
+_OF_OPEN, _LOOSEST = 0.25, 16.0
 # Of the limit: with less left no round begins; below this one has all of it, and before it half, so
 # that none takes all while weights are guesses.
 _LAST, _HALVED = 0.03, 0.2
@@ -118,7 +121,7 @@ def solve_budgeted_mapping(
     lower, likeliest = 0.0, np.full(len(budgets), 1 / len(budgets))
     proof, best = cast("SparseMapping | None", None), sp.csc_array((1, 1))
     queue, width, stopped = [likeliest], gap / float(budgets.max()), "no further progress"
-    deadline, overhead, n_threads = Deadline(max_seconds), 0.0, 0
+    deadline, overhead, n_threads, still_open = Deadline(max_seconds), 0.0, 0, np.inf
     given: dict[str, Any] = {"codes": x, "distortion": distortion, "unseen": unseen}
     given["distortion_budget"] = distortion_budget
     for number in range(_ROUNDS):
@@ -129,7 +132,8 @@ def solve_budgeted_mapping(
             break
         seconds = free if number and free < _HALVED * max_seconds else free / 2
         begun, given["price"] = Deadline(seconds), None if n_threads else price
-        one = partial(_solve_weighted, shares, width, **given, start=proof)
+        exact = max(width, min(_OF_OPEN * still_open, _LOOSEST * width))
+        one = partial(_solve_weighted, shares, exact, **given, start=proof)
         for weights, (bound, found) in zip(
             queue, _solve_each(one, queue, begun, price, n_threads), strict=True
         ):
@@ -143,7 +147,8 @@ def solve_budgeted_mapping(
         mixture, proposed = _mix(mappings, measured)
         best = _step(shares, best, mixture) if number else mixture
         upper = shares.largest(best)
-        if upper - lower <= width:
+        still_open = upper - lower
+        if still_open <= width:
             if not lower <= 1 < upper or width <= _NARROWEST:
                 stopped = "gap reached"
                 break
