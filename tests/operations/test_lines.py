@@ -60,6 +60,23 @@ def test_line__another_option_begins_a_new_one_of_all_partitions(
             assert secret.encode() not in content, path
 
 
+def test_header__of_a_growing_release_rounds_its_promise_as_any_does(tmp_path: Path) -> None:
+    """Digits are a channel: the promise of a growing release was published with all of them."""
+    options = configure(tmp_path, budget=0.012345678901234)
+    append(tmp_path, "a", RECORDS[0], 1)
+    assert release(options) == "published"
+    grown = privpipe.open_release(options.release.path).attrs["privpipe"]
+    assert grown["guarantee"]["number"] == 0.0123457
+    url = str(tmp_path / "whole.zarr")
+    write_small_collection(url)
+    with serial_flows():
+        run_serially(make_options(url, str(tmp_path / "whole_release.zarr")))
+    whole = privpipe.open_release(str(tmp_path / "whole_release.zarr")).attrs["privpipe"]
+    of_fit = {"method", "method_source", "options", "guarantee", "promise", "audit"}
+    assert of_fit | {"training_digest", "model_digest"} <= set(grown) & set(whole)
+    assert grown["guarantee"].keys() == whole["guarantee"].keys()
+
+
 def test_reader__of_a_part_that_goes_meanwhile_gets_an_error_and_no_nan(tmp_path: Path) -> None:
     """Zarr reads a missing chunk as NaN, and NaN says that a record is withheld."""
     options = configure(tmp_path)

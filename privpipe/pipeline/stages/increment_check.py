@@ -7,7 +7,7 @@ an interval.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import pairwise
 from typing import Any
@@ -18,11 +18,10 @@ from scipy import special
 from privpipe.errors import GateError, InputError, OptionError
 from privpipe.numerics.limits import Figure, say_upper
 from privpipe.numerics.moments import CoMoments
-from privpipe.pipeline.runs.run import Run, now
+from privpipe.pipeline.runs.run import Run
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.protocols import FloatArray
-from privpipe.report.published_findings import publish_findings
 from privpipe.sanitizers import METHODS
 from privpipe.store.access.location import shown
 from privpipe.store.arrays.layout import companion_url
@@ -112,22 +111,6 @@ def check_part_of(options: RunOptions, history: History, stored: StoredPartition
     place = part_url(options.release.path, part)
     run = check_stage(options.change("release", path=place, incremental=False))
     return replace(run, shared_model=history.model_url, shared_report=history.report_url)
-
-
-def describe_history(run: Run, trained: Any, findings: dict[str, Any]) -> dict[str, Any]:
-    """What a generation says of its history."""
-    same = trained.reads == "features" and trained.keeps_features
-    return {
-        "method": run.method.name,
-        "method_source": run.method.source,
-        "options": run.method_options(),
-        "guarantee": asdict(trained.guarantee),
-        "training_digest": run.training.digest,
-        "model_digest": trained.model_digest,
-        "feature_names": list(run.training.schema_of_records.feature_names) if same else [],
-        "begun": now(),
-        "audit": publish_findings(findings),
-    }
 
 
 @dataclass(frozen=True)

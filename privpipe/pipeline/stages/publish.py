@@ -77,29 +77,38 @@ def show_release(
     )
 
 
-def _head(run: Run, trained: Trained, cleaned: Cleaned, found: Mapping[str, Any]) -> dict[str, Any]:
-    """What the release says of itself; of the source by allow-list, see store/DESIGN.md."""
-    schema = run.collection.schema_of_records
+def describe_fit(
+    run: Run, trained: Trained, cleaned: Cleaned, found: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What a release, or a growing one of all its parts, says of its fit and its audit."""
     keeps = trained.keeps_features or cleaned.plan.basis is not None
-    names = trained.feature_names or schema.feature_names
-    # Which records stood together is released where that was chosen; surrogates are by no one.
-    cut = run.options.release.partitions and trained.tile_rows is None
+    names = trained.feature_names or run.collection.schema_of_records.feature_names
     return {
         "method": run.method.name,
         "method_source": run.method.source,
         "options": run.method_options(),
-        "options_sha256": run.options.digest(),
         "guarantee": publish_guarantee(trained.guarantee),
         "promise": trained.guarantee.statement or None,
-        "source_digest": run.collection.digest,
         "training_digest": find_training(run),
-        **describe_proof(run),
         "model_digest": trained.model_digest,
+        "audit": publish_findings(found),
+        "feature_names": list(names) if trained.reads == "features" and keeps else [],
+    }
+
+
+def _head(run: Run, trained: Trained, cleaned: Cleaned, found: Mapping[str, Any]) -> dict[str, Any]:
+    """What the release says of itself; of the source by allow-list, see store/DESIGN.md."""
+    # Which records stood together is released where that was chosen; surrogates are by no one.
+    cut = run.options.release.partitions and trained.tile_rows is None
+    parts = run.collection.schema_of_records.partitions
+    return {
+        **describe_fit(run, trained, cleaned, found),
+        "options_sha256": run.options.digest(),
+        "source_digest": run.collection.digest,
+        **describe_proof(run),
         "versions": list_versions(),
         "started": run.state.started,
         "published": now(),
-        "audit": publish_findings(found),
-        "feature_names": list(names) if trained.reads == "features" and keeps else [],
-        "partitions": [one.n_records for one in schema.partitions] if cut else [],
+        "partitions": [one.n_records for one in parts] if cut else [],
         "n_withheld": hide_small_count(cleaned.n_withheld),
     }

@@ -114,9 +114,9 @@ def is_folder(out_url: str) -> bool:
 
 def _is_written(released: "_Released", out_url: str, parts: Parts) -> bool:
     """Whether what is at a place is what would be written there, byte for byte, and no more."""
-    if out_url not in parts:
-        if set(list_names(out_url)) != {SUCCESS, *(name.rpartition("/")[2] for name in parts)}:
-            return False
+    written = {SUCCESS, *(name.rpartition("/")[2] for name in parts)}
+    if out_url not in parts and set(list_names(out_url)) != written:
+        return False
     with suppress(_DiffersError, FileNotFoundError, IsADirectoryError):
         for place, (start, stop) in parts.items():
             with fsspec.open(place, "rb") as there:

@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -81,7 +81,7 @@ def audit_surrogates(
     promise, promised = trained.guarantee, ""
     if promise.kind == "central_dp":
         promised = f"epsilon {promise.number:g} with delta {promise.delta:.2g}"
-    judged = _Judged({}, {}, None, report_nothing("no record was held out"))
+    judged: _Judged = {}, {}, None, report_nothing("no record was held out")
     if run.options.audit.holdout > 0:
         closed = OF_COEFFICIENTS if promised else tuple(CLOSED_FORMS)
         judged = _judge_surrogates(run, trained, plan, executor, options, closed)
@@ -113,13 +113,9 @@ def audit_surrogates(
     }
 
 
-class _Judged(NamedTuple):
-    """Attacks on single records, their controls, utility, and what was found of variables."""
-
-    attacks: dict[str, record_decisions.Found]
-    controls: dict[str, record_decisions.Found]
-    measured: dict[str, Any] | None
-    found: dict[str, Any]
+_Attacked: TypeAlias = dict[str, record_decisions.Found]
+_Judged: TypeAlias = tuple[_Attacked, _Attacked, dict[str, Any] | None, dict[str, Any]]
+"""Attacks on single records, their controls, utility, and what was found of variables."""
 
 
 def _judge_surrogates(
@@ -162,7 +158,7 @@ def _judge_surrogates(
     else:
         why = "no variable is named as confidential, so that none was judged"
         found = report_nothing(why, "safe")
-    return _Judged(attacks, controls, measured, found)
+    return attacks, controls, measured, found
 
 
 def _as_json(found: record_decisions.Found) -> dict[str, Any]:

@@ -111,9 +111,7 @@ class CountedLaw:
         return float(sum((size or 0) ** power for size in sizes))  # codes from -1 on
 
 
-def assure_mapping(
-    mapping: SparseMapping, law: CountedLaw, *, confidence: float, held_out: float = 0.5
-) -> SparseMapping:
+def assure_mapping(mapping: SparseMapping, law: CountedLaw, *, confidence: float) -> SparseMapping:
     """The mapping with a promise about the law of its records.
 
     Parameters
@@ -123,8 +121,6 @@ def assure_mapping(
     law
     confidence
         Of all bounds together.
-    held_out
-        Share of the records that judge; at 0 nothing is promised but the most there is.
 
     Returns
     -------

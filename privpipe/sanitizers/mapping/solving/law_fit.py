@@ -73,13 +73,13 @@ def _keep_frequent(
 
 
 def assure_each_variable(
-    mapping: SparseMapping, law: CountedLaw, *, confidence: float, held_out: float = 0.5
+    mapping: SparseMapping, law: CountedLaw, *, confidence: float
 ) -> SparseMapping:
     """The mapping with a promise about each private variable.
 
     Parameters
     ----------
-    mapping, law, confidence, held_out
+    mapping, law, confidence
         As of `assure_mapping`; the confidence is of all promises together.
 
     Returns
@@ -90,13 +90,14 @@ def assure_each_variable(
     """
     n_variables = law.private.shape[1]
     # All promises hold together: a union bound over the variables and their combination.
-    given = {"confidence": 1 - (1 - confidence) / (n_variables + 1), "held_out": held_out}
-    whole = assurance.assure_mapping(mapping, law, **given)
+    each = 1 - (1 - confidence) / (n_variables + 1)
+    whole = assurance.assure_mapping(mapping, law, confidence=each)
     numbers, words = dict(whole.guarantee.parameters) | {"confidence": confidence}, []
     for k, column in enumerate(law.schema.confidential[:n_variables]):
         one = law.select_variable(k)
         nats = measure_information(np.asarray(mapping.mapping @ one.joint.T))
-        alone = assurance.assure_mapping(replace(mapping, information=nats), one, **given).guarantee
+        told = replace(mapping, information=nats)
+        alone = assurance.assure_mapping(told, one, confidence=each).guarantee
         numbers[f"{column.name}_plug_in"] = nats
         numbers[f"{column.name}_at_most"] = float(alone.number or 0.0)
         words.append(f"{assurance.round_up(float(alone.number or 0.0))} about {column.name}")
@@ -183,7 +184,7 @@ def fit_law(
     n_records = law.fitted.n_records, law.fresh.n_records
     found, solved = solve_law(law, codes, options, price, early, n_records)
     how = assurance.assure_mapping if options.information_budgets is None else assure_each_variable
-    assured = how(found, law, confidence=options.confidence, held_out=options.held_out)
+    assured = how(found, law, confidence=options.confidence)
     assurance.check_target(assured, solved, law, options.wanted_information, options.held_out)
     short = Shortcomings()
     said, budget = dict(assured.guarantee.parameters), found.distortion_budget
