@@ -320,8 +320,7 @@ def _audit_part(
         return state
     work.ledger.keep(_audit_key(work.history), json.loads(json.dumps(judged)))
     # Method and guarantee are in the header of the history itself.
-    header = publish.describe_fit(run, trained, cleaned, judged | {"about": {}})
-    header["begun"] = now()
+    header = publish.describe_fit(run, trained, cleaned, judged | {"about": {}}) | {"begun": now()}
     rows = cleaned.plan.arrays[0].chunk_rows  # readers join parts: all have the same chunks
     return IncrementalState(work.history.id, header, _describe_arrays(cleaned.plan), rows, ())
 

@@ -103,8 +103,7 @@ def train_products(problem: Problem, choice: tuple[int, Any] | None) -> Iterator
     Products are taken of all pairs of few columns; of many, of the directions of largest
     variance, best of `PRODUCT_DIRECTIONS`.
     """
-    width = problem.x_train.shape[1]
-    most = sorted({min(most, width) for most in PRODUCT_DIRECTIONS})
+    most = sorted({min(most, problem.x_train.shape[1]) for most in PRODUCT_DIRECTIONS})
     for n_axes in most if choice is None else choice[:1]:
         # Of single precision a step of logistic regression takes half the time.
         dtype = problem.x_train.dtype if problem.n_classes is None else np.dtype(np.float32)

@@ -256,6 +256,6 @@ def _halve_blocks(place: FloatArray, most: int) -> tuple[IntArray, IntArray]:
         widest = np.argmax(most_of - least_of, axis=1)
         # Of predictions that are equal those of neighbouring targets stay together.
         order = order[np.lexsort([*held.T[::-1], held[np.arange(n), widest[block]], block])]
-        middle = starts + (sizes + 1) // 4 * 2
-        starts = np.sort(np.append(starts, middle[sizes > most]))
+        # Long ones are cut in the middle, at an even place.
+        starts = np.sort(np.append(starts, (starts + (sizes + 1) // 4 * 2)[sizes > most]))
     return order, starts

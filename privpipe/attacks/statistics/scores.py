@@ -305,8 +305,7 @@ def _count_decisive(truth: IntArray, groups: IntArray | None) -> IntArray:
         codes, n_groups = intervals.code_groups(groups, len(truth))
         last = np.empty(n_groups, truth.dtype)
         last[codes] = truth
-        if np.array_equal(last[codes], truth):
-            units = last
+        units = last if np.array_equal(last[codes], truth) else truth
     sizes = np.unique(units, return_counts=True)[1]
     return np.asarray(np.minimum(sizes, len(units) - sizes))
 

@@ -88,8 +88,7 @@ def _measure_curve(
     level = options.plan_level(n_attacks * len(followed))
     reference = ScoredAgainst(few.decided, full.folds)
     last = full.test, full.decided, full.guess
-    compared = score(*last, reference, level)
-    rises = {one.name: one.gained for one in compared}
+    rises = {one.name: one.gained for one in score(*last, reference, level)}
     n_labels = tuple(one.n_train for one in trained)
     curves = []
     for name in followed:
