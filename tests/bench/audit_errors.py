@@ -8,11 +8,11 @@ Seen at 6,000 records, exactly at the limit: two classes by record "safe" .013, 
 of subjects of three records .010, .010 of 200 (by the area alone .050 safe, by accuracy .030); five
 classes "safe" 0, "leaks" .03 of 100 (area .040); numbers "safe" .040 of 400 (.023 to .064), "leaks"
 .005; a number with a long tail .040 and 0 of 200; four uneven classes .023 and .006 of 176; a
-number that the target explains in part .033 and .003 of 300. By R squared as folds learned it
-.078 of 399 audits of numbers said "safe": mean, slope and ridge cost a tenth of an error. At twice the limit,
-subjects: "safe" 0 and "leaks" 1 of 60. With the majority's share held as a number accuracy alone
-was .23. By the area alone .07 of single records pass: where a release ties records, what breaks the
-ties is learned from the others.
+number that the target explains in part .033 and .003 of 300. By R squared as folds learned it .078
+of 399 audits of numbers said "safe": mean, slope and ridge cost a tenth of an error. At twice the
+limit, subjects: "safe" 0 and "leaks" 1 of 60. With the majority's share held as a number accuracy
+alone was .23. By the area alone .07 of single records pass: where a release ties records, what
+breaks the ties is learned from the others.
 
 A number of Student's law: .047 (.026 to .077) and 0 of 300 at the limit, where .067 of the first 60
 were. At twice the limit 0 of 200 are "safe", of noise all of 100; likewise of the explained number.
