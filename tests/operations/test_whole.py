@@ -163,6 +163,7 @@ OUTAGE = float(os.environ.get("PRIVPIPE_TEST_OUTAGE", "290"))
 """Seconds without Prefect's server: more than the 225 s after which a lease is renewed."""
 
 
+@pytest.mark.timeout(1800)  # five minutes without a server, a run, and what else the machine does
 def test_outage__of_the_server_for_minutes_ends_no_run(cluster: WholeCluster) -> None:
     at, later = next(TIMES), next(TIMES)
     run = cluster.begin("run.toml", at.isoformat())
