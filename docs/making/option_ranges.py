@@ -1,4 +1,4 @@
-"""Smallest and largest value of every number of a configuration, from where options are declared.
+"""What every number and choice of a configuration may be, from where options are declared.
 
 ``python -m docs.making.option_ranges`` writes ``ranges.json``, which `first_look` reads. A test
 holds it against the declarations.
@@ -15,8 +15,12 @@ from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.sanitizers import METHODS
 
 
-def find_ranges() -> dict[str, tuple[float, float]]:
-    """Ends that are allowed, by method or section and option; infinite where there is none."""
+def find_ranges() -> dict[str, tuple[float, float] | list[str]]:
+    """What is allowed, by method or section and option; nothing of what may be anything.
+
+    Of numbers the two ends, infinite where there is none; of choices, alone or in a list, all of
+    them. The names of methods are by the table that has them: ``method`` or an option.
+    """
     whole = RunOptions.model_json_schema()
     sections = {
         name: whole["$defs"][about["$ref"].rpartition("/")[2]]
@@ -24,22 +28,43 @@ def find_ranges() -> dict[str, tuple[float, float]]:
         if "$ref" in about
     }
     methods = {name: TypeAdapter(row.options).json_schema() for name, row in METHODS.items()}
-    return {
-        f"{name}.{key}": found
-        for name, about in sorted((sections | methods).items())
-        for key, option in about["properties"].items()
-        if (found := _read_ends(option)) != EVERY
-    }
+    found: dict[str, tuple[float, float] | list[str]] = {}
+    for name, about in ({"": whole} | dict(sorted((sections | methods).items()))).items():
+        for key, option in about["properties"].items():
+            if names := _list_names(option):
+                assert found.setdefault(f"{key}.name", names) == names
+            elif choices := _list_choices(option):
+                found[f"{name}.{key}"] = choices
+            elif (ends := _read_ends(option)) != EVERY:
+                found[f"{name}.{key}"] = ends
+    return found
 
 
 EVERY = (-math.inf, math.inf)
 
 
+def _list_kinds(option: dict[str, Any]) -> list[dict[str, Any]]:
+    """What it may be but nothing, which TOML cannot say."""
+    return [one for one in option.get("anyOf", [option]) if one.get("type") != "null"]
+
+
+def _list_names(option: dict[str, Any]) -> list[str]:
+    """Of a table that is a method."""
+    named = [one["discriminator"]["mapping"] for one in _list_kinds(option) if "oneOf" in one]
+    return list(named[0]) if named else []
+
+
+def _list_choices(option: dict[str, Any]) -> list[str]:
+    """Of an option that is one of some texts, or a list of them, and nothing else."""
+    kinds = [one.get("items", one) for one in _list_kinds(option)]
+    if not all("enum" in one for one in kinds):
+        return []
+    return [text for one in kinds for text in one["enum"]]
+
+
 def _read_ends(option: dict[str, Any]) -> tuple[float, float]:
     """Of an option that is a number, or may be; an end that is left out is the next number."""
-    numbers = [
-        one for one in option.get("anyOf", [option]) if one.get("type") in ("number", "integer")
-    ]
+    numbers = [one for one in _list_kinds(option) if one.get("type") in ("number", "integer")]
     if len(numbers) != 1:
         return EVERY
     low, high = numbers[0].get("minimum", EVERY[0]), numbers[0].get("maximum", EVERY[1])

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,10 @@ import psutil
 import pytest
 
 from privpipe.cluster.workers.processes import WORKER_ENVIRONMENT, prepare_forking
-from privpipe.pipeline.runs.first_look import looks_whole
+from privpipe.errors import OptionError
+from privpipe.pipeline.runs.configuration_file import read_options, write_value
+from privpipe.pipeline.runs.first_look import RANGES, looks_whole
+from privpipe.sanitizers import METHODS
 from tests.standard import write_standard
 
 HEAVY = ("numpy", "scipy", "pandas", "zarr", "dask", "distributed", "sklearn", "numba", "prefect")
@@ -94,6 +99,7 @@ def call(folder: Path, *arguments: str, code: int) -> list[str]:
         timeout=600,
     )
     assert done.returncode == code, done.stderr
+    (folder / "said.txt").write_text(done.stderr)
     events: list[str] = json.loads((folder / "seen.json").read_text())["events"]
     return events
 
@@ -121,14 +127,22 @@ def change(config: Path, old: str, new: str) -> str:
         ('"late"', '"lat"', 3),
         ('"party"', '"partly"', 3),
         ("0.05", "-1.0", 2),
+        ("0.05", '0.05\nrule = "grabby"', 2),
+        ('"null_space"', '"nullspace"', 2),
     ],
-    ids=["path", "desired", "confidential", "value"],
+    ids=["path", "desired", "confidential", "value", "choice", "method"],
 )
 def test_run__starts_nothing_for_a_mistyped_name(
     config: Path, old: str, new: str, code: int
 ) -> None:
-    events = call(config.parent, "run", change(config, old, new), code=code)
+    wrong = change(config, old, new)
+    events = call(config.parent, "run", wrong, code=code)
     assert events[0] == "begin"
+    if code == OptionError.exit_code:  # it is said in the words of whoever reads all of it
+        with pytest.raises(OptionError) as refused:
+            read_options(wrong)
+        said = (config.parent / "said.txt").read_text()
+        assert f"error[{refused.value.code}]: {refused.value.message}" in said
     assert {"server", "another process", "fork server"}.isdisjoint(events)
     # The libraries are what says it with its reason: they came, and came after the first line.
     assert "zarr" in events
@@ -136,8 +150,8 @@ def test_run__starts_nothing_for_a_mistyped_name(
 
 @pytest.mark.slow
 def test_run__starts_the_server_before_it_loads_and_ends_it_with_a_refusal(config: Path) -> None:
-    """The control: an option that only the libraries know is refused with the server begun."""
-    wrong = change(config, "0.05", '0.05\nrule = "grabby"')
+    """The control: a key that only the libraries know is refused with the server begun."""
+    wrong = change(config, "0.05", "0.05\nruel = 1")
     events = call(config.parent, "run", wrong, code=2)
     assert events[0] == "begin"
     order = [one for one in events if one in ("server", "numpy", "zarr")]
@@ -265,6 +279,17 @@ def test_begin_forking__is_what_a_cluster_would_have_begun(tmp_path: Path) -> No
             False,
         ),
         ("[release]", "[unknown]\nnumber = -1\n[release]", True),
+        ('name = "null_space"', 'name = "nullspace"', False),
+        ('name = "null_space"', "name = 3", False),
+        ("workers = 1", 'kind = "lokal"', False),
+        ("workers = 1", 'kind = "slurm"', True),
+        ("adversaries = []", 'adversaries = ["logistic", "boosting"]', True),
+        ("adversaries = []", 'adversaries = ["logistic", "boostin"]', False),
+        ('name = "null_space"', 'name = "noisy"\nnoise = "gauss"', False),
+        ("[release]", '[method.filter]\nname = "leace"\n[release]', True),
+        ("[release]", '[method.filter]\nname = "noisy"\n[release]', False),
+        ("[release]", '[[compare]]\n[compare.method]\nname = "laece"\n[release]', False),
+        ("[release]", '[[compare]]\n[compare.method]\nname = "leace"\n[release]', True),
     ],
 )
 def test_looks_whole__is_what_the_files_show(config: Path, old: str, new: str, whole: bool) -> None:
@@ -278,6 +303,103 @@ def test_looks_whole__knows_the_environment(config: Path, monkeypatch: pytest.Mo
     monkeypatch.delenv("PRIVPIPE_COLLECTION__PATH")
     monkeypatch.setenv("PRIVPIPE_TRAINING__PATH", "nowhere.zarr")
     assert not looks_whole({"config": str(config)})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "whole"),
+    [
+        ("PRIVPIPE_CLUSTER__KIND", "lokal", False),
+        ("PRIVPIPE_CLUSTER__KIND", "slurm", True),
+        ("privpipe_cluster__workers", "-1", False),
+        ("PRIVPIPE_CLUSTER__WORKERS", "0", True),
+        ("PRIVPIPE_METHOD__NAME", "nullspace", False),
+        ("PRIVPIPE_METHOD__UTILITY_BUDGET", "-0.5", False),
+        ("PRIVPIPE_AUDIT__ADVERSARIES", "logistic,boosting", True),
+        ("PRIVPIPE_AUDIT__ADVERSARIES", "logistic, boostin", False),
+        ("PRIVPIPE_AUDIT__ADVERSARIES", '["logistic"]', True),
+        ("PRIVPIPE_GATE__MUST_FIND", "7", False),
+        ("PRIVPIPE_PRIVACY__EPHEMERAL", "maybe", False),
+        ("PRIVPIPE_SHOP__KIND", "lokal", True),
+    ],
+)
+def test_looks_whole__knows_values_of_the_environment(
+    name: str, value: str, whole: bool, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it is read in earnest, which is asked, too."""
+    monkeypatch.setenv(name, value)
+    assert looks_whole({"config": str(config)}) is whole
+    if whole:
+        read_options(str(config))
+    else:
+        with pytest.raises(OptionError):
+            read_options(str(config))
+
+
+def test_looks_whole__reads_what_the_environment_corrects(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change(config, "utility_budget = 0.05", "utility_budget = -1.0")
+    assert not looks_whole({"config": str(config)})
+    monkeypatch.setenv("PRIVPIPE_METHOD__UTILITY_BUDGET", "0.02")
+    assert looks_whole({"config": str(config)})
+
+
+LIMITED: dict[str, list[Any]] = json.loads(RANGES.read_text("utf-8"))
+CHOICES = {option: limits for option, limits in LIMITED.items() if isinstance(limits[0], str)}
+
+
+def write_with(config: Path, option: str, value: Any) -> dict[str, str]:
+    """A configuration with one option of a section, of a method, or of the filter within one."""
+    section, _, key = option.partition(".")
+    content = tomllib.loads(config.read_text())
+    if section == "method":
+        content["method"] = {key: value}
+    elif section == "filter":
+        content["method"] = {"name": "noisy", section: {key: value}}
+    elif section in METHODS:
+        content["method"] = {"name": section, key: value}
+    else:
+        content[section] = content.get(section, {}) | {key: value}
+    lines = [
+        f"[{table}]\n" + "".join(f"{k} = {write_value(v)}\n" for k, v in keys.items())
+        for table, keys in content.items()
+    ]
+    path = config.with_name("other.toml")
+    path.write_text("".join(lines))
+    return {"config": str(path)}
+
+
+@pytest.mark.parametrize("option", CHOICES)
+def test_looks_whole__doubts_a_choice_that_is_refused(option: str, config: Path) -> None:
+    """For every option with choices: who refuses it names them all, and each is taken."""
+    wrapped = option == "audit.adversaries"
+    assert len(CHOICES[option]) > 1
+    for choice in CHOICES[option]:
+        assert looks_whole(write_with(config, option, [choice] if wrapped else choice)), choice
+    for wrong in ("grabby", CHOICES[option][0].upper(), ""):
+        given = write_with(config, option, [wrong] if wrapped else wrong)
+        assert not looks_whole(given)
+        with pytest.raises(OptionError) as refused:
+            read_options(given["config"])
+        assert refused.value.code == "config"
+        said = re.findall(r"(?m)^.* (?:of: |Input should be ').*$", refused.value.message)
+        assert len(said) == 1
+        line = said[0]
+        assert option.rpartition(".")[2] in line
+        assert all(choice in line for choice in CHOICES[option])
+        assert not wrong or wrong not in line
+
+
+@pytest.mark.parametrize("option", LIMITED.keys() - CHOICES.keys())
+def test_looks_whole__doubts_a_number_that_is_refused(option: str, config: Path) -> None:
+    low, high = LIMITED[option]
+    wrong = [one for one in (low - 1, high * 2) if not low <= one <= high]
+    assert wrong
+    for one in wrong:
+        given = write_with(config, option, one)
+        assert not looks_whole(given)
+        with pytest.raises(OptionError, match=rf"\b{option.rpartition('.')[2]}\b.*: "):
+            read_options(given["config"])
 
 
 def test_looks_whole__of_files(tmp_path: Path, config: Path) -> None:

@@ -204,6 +204,9 @@ class TrialRecords:
         Records that its audit will be given.
     shuffled
         Whether ingesting put them in a random order: what it seems to reveal is chance.
+    drawn, whose
+        Labels of both in their order, without features, and whose each is; without it those that
+        judge.
     """
 
     learn: Shard
@@ -213,6 +216,8 @@ class TrialRecords:
     options: attack_options.AttackOptions
     n_audited: int
     shuffled: bool = False
+    drawn: Shard | None = None
+    whose: IntArray | None = None
 
     def _prepare(self, released: FloatArray) -> Evidence:
         return preparation.prepare_evidence(
@@ -266,8 +271,10 @@ class TrialRecords:
     @cached_property
     def order(self) -> Rung:
         """What the order of the records reveals, which every release of rows has."""
-        places = np.arange(len(self.judge.features), dtype=np.float64)
-        return Rung({"name": "order"}, False, self.foresee(places[:, None]))
+        # Nothing is fitted to it, so all may judge; of fewer the neighbours of each are farther.
+        every = self if self.drawn is None else replace(self, judge=self.drawn, groups=self.whose)
+        places = np.arange(len(every.judge.features), dtype=np.float64)
+        return Rung({"name": "order"}, False, every.foresee(places[:, None]))
 
     @cached_property
     def raw(self) -> Rung:
@@ -414,6 +421,8 @@ def draw_trial(options: RunOptions, training: Collection, *, attempt: int = 1) -
         min(int(n_records * options.audit.holdout) or n_records, attacked.max_records),
         # Of several partitions the order of these is as it was.
         len(training.schema_of_records.partitions) < 2 and is_shuffled(options.training_path),
+        drawn=replace(shard, features=np.empty((n, 0))),
+        whose=groups,
     )
 
 
