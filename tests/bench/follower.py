@@ -20,12 +20,14 @@ first, as they are told to be. What may pass of 8, by chance, is refused: a gain
 .224). Then, and of 17, "nothing passes" is said: equalised odds leave a gain of .95 there. Refused
 are 12 to 14, where 30 people or 455 runs are too few to judge.
 
-Of those that nothing was tuned to 21 (.14 to .18 / .03), 24 and 27 are published. Of 26 it is said that
-no release keeps half of the target, and so it is. Of 20 it is said that too few people judge. The
-records of 21 are in the order of a panel, where couples are neighbours: `init` says to shuffle
-them. Before, their order was judged by half of the trial, and three runs were refused. Noise
-passed, once, at the limits that `init` wrote, of 17 of the first 20 pairs. Of 12 to 14 the 455 runs
-are too few: there noise itself reaches .42 in AUC, which is said.
+Of the eight that nothing was tuned to six are published: 21 (.14 to .18 / .03), 22 (.17 / .04), 23
+(.1 / .06), 24 (.1 / .01), 25 (.14 / .03) and 27. Of 26 it is said that no release keeps half of the
+target, and so it is. Of 20 it is said that too few people judge. Records of 21 and 22 are in an
+order that reveals: in the panel of 21 couples are neighbours. `init` says to shuffle them. Before,
+their order was judged by half of the trial, and they were refused, 21 three times.
+
+Noise passed, once, at the limits that `init` wrote, of 17 of the first 20 pairs. Of 12 to 14 the
+455 runs are too few: there noise itself reaches .42 in AUC, which is said.
 """
 
 from __future__ import annotations
