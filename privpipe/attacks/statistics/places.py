@@ -345,8 +345,7 @@ class PlaceTest:
         mine, error = self._estimate(places)
         others, other_error = self._estimate(rest)
         # Hoeffding: exp(-r^2 / 2 error) for each of all tests, whose logarithms add up.
-        radius = np.sqrt(2 * (error + other_error) * (self._log_tests + self._sets))
-        return mine, others, radius
+        return mine, others, np.sqrt(2 * (error + other_error) * (self._log_tests + self._sets))
 
     def _estimate(self, places: PlaceSums) -> tuple[FloatArray, FloatArray]:
         """Advantage by each column, and the proxy of its variance."""

@@ -370,8 +370,7 @@ def train_adversary(
     learned = np.unique(np.concatenate([split.train for split in splits]))
     decided = problems.join_decided(found, n_classes)
     guess, first = problems.guess_target(target.truth[learned], n_classes), learners[0]
-    counts = len(first.problem.x_train), len(first.problem.x_tune)
-    about = guess, first.fitted.settings, *counts
+    about = guess, first.fitted.settings, len(first.problem.x_train), len(first.problem.x_tune)
     return TrainedAdversary(splits, tests, tuple(learners), decided, *about, read)
 
 

@@ -312,8 +312,7 @@ def _list_ways(guess: FloatArray, gallery: FloatArray, some: IntArray) -> Iterat
     yield None, np.where(np.arange(len(left)) == left.argmin(), left, 1.0)
     if len(some) > _FEWEST * len(left):
         near = 1e-9 * np.eye(len(left))
-        turned = linalg.eigh(*(a.T.astype(float) @ a / len(a) + near for a in (apart, gallery)))
-        yield turned[::-1]
+        yield linalg.eigh(*(a.T.astype(float) @ a / len(a) + near for a in (apart, gallery)))[::-1]
 
 
 def _weigh(guess: FloatArray, gallery: FloatArray, way: _Way) -> _Pair:

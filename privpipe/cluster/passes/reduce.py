@@ -82,8 +82,7 @@ class ShardedCollection:
 
         self.executor.listener(Event(work, "begins", n_chunks, "chunks"))
         try:
-            n_bytes = _measure_bytes(self.collection, chunks)
-            whole = recall_sum(checkpoints, "whole", n_bytes, ask)
+            whole = recall_sum(checkpoints, "whole", _measure_bytes(self.collection, chunks), ask)
             if not n_counted:  # no one read a chunk
                 self.executor.listener(Event(work, "advances", n_chunks, "chunks"))
             return cast(S, whole.statistic)

@@ -306,8 +306,7 @@ def _least(p: Any, lows: Any, far: Any, eps: Any) -> Any:
 @njit(cache=True, nogil=True)
 def _lowest(g: Any, width: Any) -> Any:
     """Least potential of each private value over each run of `width` symbols."""
-    n_runs = (len(g) + width - 1) // width
-    lows = np.full((n_runs, g.shape[1]), np.inf)
+    lows = np.full(((len(g) + width - 1) // width, g.shape[1]), np.inf)
     for i in range(len(g)):
         for a in range(g.shape[1]):
             lows[i // width, a] = min(lows[i // width, a], g[i, a])

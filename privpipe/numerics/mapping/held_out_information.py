@@ -208,8 +208,7 @@ def bound_held_out_information(reference: Reference, table: FloatArray, miss: fl
     mean, chance = 0.0, miss
     if not reference.is_prior:
         gains, chance = reference.gains, (1 - _MEAN) * miss
-        highest = float(gains.max())
-        mean = bound_mean(gains, table, highest, reference.variance, _MEAN * miss)
+        mean = bound_mean(gains, table, float(gains.max()), reference.variance, _MEAN * miss)
     released = np.asarray((reference.mapping @ table.T).T) / n
     divergence = _bound_divergence(reference, reference.measure(released), n, chance)
     return min(most, max(0.0, mean + divergence))

@@ -81,8 +81,7 @@ def _diverge(clones: IntArray, central: float, epsilon: float) -> FloatArray:
     total, high, low = clones + 1, 1 / (1 + math.exp(-epsilon)), 1 / (1 + math.exp(epsilon))
     # The ratio of the two laws at count k rises with k: it is above e**central beyond one count.
     rate = math.exp(central)
-    share = (high * rate - low) / ((high - low) * (1 + rate))
-    first = np.floor(total * share)
+    first = np.floor(total * ((high * rate - low) / ((high - low) * (1 + rate))))
     above = scipy.stats.binom.sf(first - 1, clones, 0.5), scipy.stats.binom.sf(first, clones, 0.5)
     one, other = (p * above[0] + q * above[1] for p, q in ((high, low), (low, high)))
     return np.asarray(np.maximum(0.0, one - rate * other))

@@ -138,8 +138,7 @@ class KeyedStream:
         out : (n,), uint64
             At least `SPARE_WORDS` longer than the words; what follows them is overwritten.
         """
-        encryptor = self._seek(purpose, words_per_record)
-        _fill(encryptor, out, self._n_records * words_per_record)
+        _fill(self._seek(purpose, words_per_record), out, self._n_records * words_per_record)
 
     def tiles(self, purpose: str, words_per_record: int) -> Iterator[tuple[slice, WordArray]]:
         """Yield the same words piecewise: which records of the run, and their words.

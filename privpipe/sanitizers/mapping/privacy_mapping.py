@@ -113,8 +113,7 @@ def fit_privacy_mapping(
         strata, short = law_fit.fit_strata(timed, options, price)
         found = StratifiedMapping(*strata)
     if short:
-        text = " ".join(words for _, words in short.values())
-        warnings.warn(text, PrivacyWarning, stacklevel=3)
+        warnings.warn(" ".join(words for _, words in short.values()), PrivacyWarning, stacklevel=3)
     if shards.schema.groups:
         if isinstance(found, StratifiedMapping):
             found = replace(found, maps=tuple(map(_without_bound, found.maps)))

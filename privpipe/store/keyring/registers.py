@@ -357,8 +357,7 @@ def read_exports(account: str) -> list[tuple[str, str]]:
     """
     found = chain.read_objects(account, EXPORTS).values()
     unknown = "no one knows where released records went"
-    code = "export-note"
-    entries = [_decode(_EXPORT, one, account, "exports", unknown, code) for one in found]
+    entries = [_decode(_EXPORT, one, account, "exports", unknown, "export-note") for one in found]
     return [(one.run, one.place) for one in entries]
 
 

@@ -232,8 +232,7 @@ def _open_text(system: Any, path: str, dialect: Dialect) -> pa.NativeFile:
     if dialect.encoding != "utf-8":
         stream = pa.transcoding_input_stream(stream, dialect.encoding, "utf-8")
     if dialect.skip_first or dialect.skip_last:
-        cut = _cut_lines(dialect.skip_first, dialect.skip_last)
-        stream = pa.TransformInputStream(stream, cut)
+        stream = pa.TransformInputStream(stream, _cut_lines(dialect.skip_first, dialect.skip_last))
     return stream
 
 

@@ -112,8 +112,7 @@ class LearningCurve:
         adversary, score = self.adversary.replace("_", " "), self.score.replace("_", " ")
         text = f"With {counts} labels {adversary} gains {gains} by {score}"
         # So written that NaN is no rise.
-        name = "rises" if self.rise_lower > 0 else "level"
-        return text + REASONS[name].format(curve=self)
+        return text + REASONS["rises" if self.rise_lower > 0 else "level"].format(curve=self)
 
 
 def withdraw_safe(decision: Decision, why: str) -> Decision:

@@ -396,6 +396,4 @@ def _find_fault(proof: MappingCertificate, budget: float) -> str:
     if proof.excess > 1e-9 * budget:
         return f"it spends {proof.excess:.3g} beyond the budget."
     # Below the bound for every mapping: then one of the two is wrong.
-    if proof.gap < -proof.rounding:
-        return f"its gap is {proof.gap:.3g} nats."
-    return ""
+    return f"its gap is {proof.gap:.3g} nats." if proof.gap < -proof.rounding else ""

@@ -477,8 +477,7 @@ def check_loss(loss: CustomLoss | None, schema: ShardSchema) -> None:
     z, x = (rng.standard_normal((N_DRAWN, width)) for width in (loss.n_outputs, loss.n_features))
     given = (x, *(_draw_labels(rng, columns) for columns in (schema.desired, schema.confidential)))
     measure = loss.declared.measure
-    shapes = (N_DRAWN,), z.shape
-    _, slopes = check_rows(loss.code, "measure", measure, (z, *given), shapes)
+    _, slopes = check_rows(loss.code, "measure", measure, (z, *given), ((N_DRAWN,), z.shape))
     # Record by record, so that no error of one is hidden by another.
     what = "measure gives slopes by the outputs of which each"
     check_derivative(loss.code, what, lambda z: np.array(measure(z, *given)[0]), z, slopes, rng)

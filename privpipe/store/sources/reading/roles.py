@@ -136,8 +136,7 @@ def check_names(names: Sequence[str], where: str, labels: Mapping[str, str] | No
     InputError
         With the names.
     """
-    known = labels or {}
-    twice = sorted(known.get(name, name) for name, n in Counter(names).items() if n > 1)
+    twice = sorted((labels or {}).get(name, name) for name, n in Counter(names).items() if n > 1)
     if twice:
         problem = f"{where} has several columns named {list_names(twice)}."
         remedy = "Give each column a name of its own; an array target_names has a matrix's."
