@@ -390,7 +390,7 @@ def test_looks_whole__doubts_a_choice_that_is_refused(option: str, config: Path)
         assert not wrong or wrong not in line
 
 
-@pytest.mark.parametrize("option", LIMITED.keys() - CHOICES.keys())
+@pytest.mark.parametrize("option", sorted(LIMITED.keys() - CHOICES.keys()))
 def test_looks_whole__doubts_a_number_that_is_refused(option: str, config: Path) -> None:
     low, high = LIMITED[option]
     wrong = [one for one in (low - 1, high * 2) if not low <= one <= high]

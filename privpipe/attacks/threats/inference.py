@@ -321,8 +321,7 @@ with the release. A class of which a fold has but a few could rank anywhere."""
 def is_shown_by_one(target: Target) -> bool:
     """Whether one fold has records enough, also of the rarest class, to show what all do."""
     n_rarest = _count_rarest(target, target.rows) or ENOUGH_RARE
-    is_many = len(target.rows) >= ENOUGH and n_rarest >= ENOUGH_RARE
-    return is_many and target.evidence.groups is None
+    return target.evidence.groups is None and len(target.rows) >= ENOUGH and n_rarest >= ENOUGH_RARE
 
 
 def train_adversary(

@@ -122,8 +122,7 @@ def find_delta(sigma: float, epsilon: float) -> mpmath.mpf:
     """Delta of Gaussian noise of this deviation at sensitivity 1; Balle and Wang, theorem 8."""
     with mpmath.workprec(200):
         s, e = mpmath.mpf(sigma), mpmath.mpf(epsilon)
-        first = mpmath.ncdf(1 / (2 * s) - e * s)
-        return first - mpmath.exp(e) * mpmath.ncdf(-1 / (2 * s) - e * s)
+        return mpmath.ncdf(1 / (2 * s) - e * s) - mpmath.exp(e) * mpmath.ncdf(-1 / (2 * s) - e * s)
 
 
 def find_sigma(epsilon: float, delta: float) -> float:

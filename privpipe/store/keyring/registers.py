@@ -357,7 +357,8 @@ def read_exports(account: str) -> list[tuple[str, str]]:
     """
     found = chain.read_objects(account, EXPORTS).values()
     unknown = "no one knows where released records went"
-    entries = [_decode(_EXPORT, one, account, "exports", unknown, "export-note") for one in found]
+    code = "export-note"
+    entries = [_decode(_EXPORT, one, account, "exports", unknown, code) for one in found]
     return [(one.run, one.place) for one in entries]
 
 
