@@ -41,6 +41,15 @@ if threading.current_thread() is threading.main_thread():
 collect_ignore = [] if find_spec("torch") else ["privpipe/sanitizers/minimax/torch_filter.py"]
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _data_of_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """An account, keys and databases for what modules share: a user's stay as they are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
+        patch.setenv("PRIVPIPE_ACCOUNT", str(tmp_path_factory.mktemp("account")))
+        yield
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _account_of_a_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """An account of losses and releases for the fixtures of a module."""

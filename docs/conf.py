@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,9 @@ napoleon_use_rtype = False
 napoleon_use_ivar = True
 copybutton_prompt_text = r"\$ |>>> "
 copybutton_prompt_is_regexp = True
+
+# Releases of tutorials are thrown away: no account of a user knows of them.
+os.environ |= {name: tempfile.mkdtemp() for name in ("PRIVPIPE_ACCOUNT", "XDG_DATA_HOME")}
 
 DATA = os.environ.get("PRIVPIPE_PAPER_DATA", "")
 """Tutorials on the papers' data run where it is; the first runs anywhere."""

@@ -16,27 +16,32 @@ from privpipe.sanitizers import METHODS
 
 
 def find_ranges() -> dict[str, tuple[float, float] | list[str]]:
-    """What is allowed, by method or section and option; nothing of what may be anything.
+    """What is allowed, by method or section and option; an empty list of what may be anything.
 
     Of numbers the two ends, infinite where there is none; of choices, alone or in a list, all of
-    them. The names of methods are by the table that has them: ``method`` or an option.
+    them. The names of methods are by the table that has them: ``method`` or an option. Under the
+    name of a method or section alone are the options that it cannot do without.
     """
     whole = RunOptions.model_json_schema()
     sections = {
-        name: whole["$defs"][about["$ref"].rpartition("/")[2]]
+        name: whole["$defs"][kind["$ref"].rpartition("/")[2]]
         for name, about in whole["properties"].items()
-        if "$ref" in about
+        for kind in _list_kinds(about)
+        if "$ref" in kind
     }
     methods = {name: TypeAdapter(row.options).json_schema() for name, row in METHODS.items()}
     found: dict[str, tuple[float, float] | list[str]] = {}
     for name, about in ({"": whole} | dict(sorted((sections | methods).items()))).items():
+        found[name] = about.get("required", [])
         for key, option in about["properties"].items():
             if names := _list_names(option):
                 assert found.setdefault(f"{key}.name", names) == names
+                found[f"{name}.{key}"], found[key] = [], ["name"]
             elif choices := _list_choices(option):
                 found[f"{name}.{key}"] = choices
-            elif (ends := _read_ends(option)) != EVERY:
-                found[f"{name}.{key}"] = ends
+            else:
+                ends = _read_ends(option)
+                found[f"{name}.{key}"] = [] if ends == EVERY else ends
     return found
 
 

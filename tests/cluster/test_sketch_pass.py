@@ -18,7 +18,7 @@ from privpipe.records.schema import CollectionSchema, Variable
 from privpipe.store.collections.collection import Collection, open_collection
 from privpipe.store.collections.writing import write_collection
 from privpipe.store.keyring import sketches as sketches_module
-from privpipe.store.keyring.sketches import Sketches
+from privpipe.store.keyring.sketches import SUBJECTS, Sketches
 from tests.store.test_writer_machine import flip_bit
 
 
@@ -137,3 +137,37 @@ def test_sketch__of_codes_is_by_names_of_categories_and_of_any_variables(tmp_pat
     before = sketches.known()
     sketch_collection(Executor(), later, sketches)
     assert sketches.known() == before
+
+
+@pytest.mark.parametrize("named_at", ["once", "the first later", "both later"])
+def test_write__of_people_with_names_does_not_count_equal_profiles(
+    tmp_path: Path, named_at: str
+) -> None:
+    """Two surveys ask the same few questions; one person answered both."""
+    rng = np.random.default_rng(7)
+    profiles = rng.integers(1, 2**64, (5, 4), dtype=np.uint64)
+    names = rng.integers(1, 2**64, (399, 4), dtype=np.uint64)
+    tables = {
+        "first": {"frame": profiles[rng.integers(0, 5, 200)], SUBJECTS: names[:200]},
+        "second": {"frame": profiles[rng.integers(0, 5, 200)], SUBJECTS: names[199:]},
+    }
+    later = {"once": (), "the first later": ("first",), "both later": ("second", "first")}[named_at]
+    sketches = Sketches(str(tmp_path))
+    sketches.key()
+    for one, some in tables.items():
+        sketches.write({one: {k: v for k, v in some.items() if k == "frame" or one not in later}})
+        if one == "second" and later:
+            assert sketches.ties().between("second", "first").by_profile
+    for one in later:
+        sketches.write({one: {SUBJECTS: tables[one][SUBJECTS]}})
+    assert sketches.ties().between("second", "first") == Overlap(1 / 200, 1 / 200)
+
+
+def test_write__knows_people_of_many_records_as_such(tmp_path: Path) -> None:
+    """Words of a person repeat, and are of nobody else."""
+    words = np.random.default_rng(8).integers(1, 2**64, (10, 4), dtype=np.uint64)
+    sketches = Sketches(str(tmp_path))
+    sketches.key()
+    sketches.write({"a": {SUBJECTS: np.repeat(words, 20, axis=0)}})
+    sketches.write({"b": {SUBJECTS: np.repeat(words, 20, axis=0)}})
+    assert sketches.ties().between("b", "a") == Overlap(1.0, 1.0)

@@ -129,8 +129,10 @@ def change(config: Path, old: str, new: str) -> str:
         ("0.05", "-1.0", 2),
         ("0.05", '0.05\nrule = "grabby"', 2),
         ('"null_space"', '"nullspace"', 2),
+        ("0.05", "0.05\nruel = 1", 2),
+        ("utility_budget = 0.05\n", "", 2),
     ],
-    ids=["path", "desired", "confidential", "value", "choice", "method"],
+    ids=["path", "desired", "confidential", "value", "choice", "method", "key", "missing"],
 )
 def test_run__starts_nothing_for_a_mistyped_name(
     config: Path, old: str, new: str, code: int
@@ -150,8 +152,8 @@ def test_run__starts_nothing_for_a_mistyped_name(
 
 @pytest.mark.slow
 def test_run__starts_the_server_before_it_loads_and_ends_it_with_a_refusal(config: Path) -> None:
-    """The control: a key that only the libraries know is refused with the server begun."""
-    wrong = change(config, "0.05", "0.05\nruel = 1")
+    """The control: what only the libraries know is refused with the server begun."""
+    wrong = change(config, 'release.zarr"', 'release.zarr"\ninclude = ["party"]')
     events = call(config.parent, "run", wrong, code=2)
     assert events[0] == "begin"
     order = [one for one in events if one in ("server", "numpy", "zarr")]
@@ -272,13 +274,13 @@ def test_begin_forking__is_what_a_cluster_would_have_begun(tmp_path: Path) -> No
         ("ridge = 0.01", "ridge = nan", False),
         ("workers = 1", "workers = -1", False),
         ('name = "null_space"', 'name = "noisy"\nepsilon = 0', False),
-        ('name = "null_space"', 'name = "noisy"\nepsilon = 0.001', True),
+        ('name = "null_space"', 'name = "noisy"\nepsilon = 0.001', False),
         (
             "[release]",
             '[method.filter]\nname = "minimax_least_squares"\nn_filtered = 0\n[release]',
             False,
         ),
-        ("[release]", "[unknown]\nnumber = -1\n[release]", True),
+        ("[release]", "[unknown]\nnumber = -1\n[release]", False),
         ('name = "null_space"', 'name = "nullspace"', False),
         ('name = "null_space"', "name = 3", False),
         ("workers = 1", 'kind = "lokal"', False),
@@ -286,7 +288,7 @@ def test_begin_forking__is_what_a_cluster_would_have_begun(tmp_path: Path) -> No
         ("adversaries = []", 'adversaries = ["logistic", "boosting"]', True),
         ("adversaries = []", 'adversaries = ["logistic", "boostin"]', False),
         ('name = "null_space"', 'name = "noisy"\nnoise = "gauss"', False),
-        ("[release]", '[method.filter]\nname = "leace"\n[release]', True),
+        ("[release]", '[method.filter]\nname = "leace"\n[release]', False),
         ("[release]", '[method.filter]\nname = "noisy"\n[release]', False),
         ("[release]", '[[compare]]\n[compare.method]\nname = "laece"\n[release]', False),
         ("[release]", '[[compare]]\n[compare.method]\nname = "leace"\n[release]', True),
@@ -344,8 +346,18 @@ def test_looks_whole__reads_what_the_environment_corrects(
     assert looks_whole({"config": str(config)})
 
 
-LIMITED: dict[str, list[Any]] = json.loads(RANGES.read_text("utf-8"))
+RANGES_OF_ALL: dict[str, list[Any]] = json.loads(RANGES.read_text("utf-8"))
+TABLES = [
+    name for name in RANGES_OF_ALL if "." not in name and name not in ("", "method", "filter")
+]
+LIMITED = {option: limits for option, limits in RANGES_OF_ALL.items() if "." in option and limits}
 CHOICES = {option: limits for option, limits in LIMITED.items() if isinstance(limits[0], str)}
+
+
+def require(table: str) -> dict[str, Any]:
+    """What a method or section cannot do without, each of which is allowed."""
+    ranges = {key: LIMITED.get(f"{table}.{key}") for key in RANGES_OF_ALL.get(table, ())}
+    return {key: "one" if some is None else min(1, some[1]) for key, some in ranges.items()}
 
 
 def write_with(config: Path, option: str, value: Any) -> dict[str, str]:
@@ -353,11 +365,14 @@ def write_with(config: Path, option: str, value: Any) -> dict[str, str]:
     section, _, key = option.partition(".")
     content = tomllib.loads(config.read_text())
     if section == "method":
-        content["method"] = {key: value}
+        content["method"] = require(value) | {key: value}
     elif section == "filter":
-        content["method"] = {"name": "noisy", section: {key: value}}
+        within = require(value) | {key: value}
+        content["method"] = {"name": "noisy"} | require("noisy") | {section: within}
     elif section in METHODS:
-        content["method"] = {"name": section, key: value}
+        content["method"] = {"name": section} | require(section) | {key: value}
+    elif section == "training":
+        content[section] = {"path": content["collection"]["path"], key: value}
     else:
         content[section] = content.get(section, {}) | {key: value}
     lines = [
@@ -388,6 +403,38 @@ def test_looks_whole__doubts_a_choice_that_is_refused(option: str, config: Path)
         assert option.rpartition(".")[2] in line
         assert all(choice in line for choice in CHOICES[option])
         assert not wrong or wrong not in line
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_looks_whole__doubts_a_name_that_is_refused(table: str, config: Path) -> None:
+    """And what is missing: of every section and method, as it is read in earnest."""
+    given = write_with(config, f"{table}.grabby", 1)
+    assert not looks_whole(given)
+    with pytest.raises(OptionError, match="grabby is not known"):
+        read_options(given["config"])
+    path = Path(given["config"])
+    path.write_text(path.read_text().replace("grabby = 1\n", ""))
+    assert looks_whole(given)
+    for name in RANGES_OF_ALL[table]:
+        change(path, next(line for line in path.read_text().splitlines() if name in line), "")
+        assert not looks_whole(given)
+        with pytest.raises(OptionError, match=rf"\b{name} is missing"):
+            read_options(given["config"])
+
+
+@pytest.mark.parametrize("table", ["", "method", "filter"])
+def test_looks_whole__doubts_what_has_no_name(table: str, config: Path) -> None:
+    path = Path(write_with(config, "noisy.threshold", 1.0)["config"])
+    text = {"": "[clutser]", "method": "", "filter": "[method.filter]\nn_filtered = 2"}[table]
+    path.write_text(
+        path.read_text().replace(
+            'name = "noisy"\n', "" if table == "method" else 'name = "noisy"\n'
+        )
+        + text
+    )
+    assert not looks_whole({"config": str(path)})
+    with pytest.raises(OptionError):
+        read_options(str(path))
 
 
 @pytest.mark.parametrize("option", sorted(LIMITED.keys() - CHOICES.keys()))

@@ -97,6 +97,30 @@ def test_gate__is_closed_where_two_models_differ_by_a_record(
     assert re.search(r"another model, learned from records of which up to (0\.99\d*|1) ", complaint)
 
 
+def test_gate__names_releases_of_equal_profiles_once_and_believes_that_people_are_others(
+    tmp_path: Path,
+) -> None:
+    """Surveys with the same questions: whether the same people answered is not in the records."""
+    runs = []
+    for k, name in enumerate("abcde"):
+        folder = tmp_path / name
+        found = make_records(1200, seed=k)
+        found["features"] = np.sign(found["features"][:, :4])
+        write_records(str(folder / "records.zarr"), found)
+        method = {"name": "null_space", "utility_budget": k / 10, "ridge": 0.01}
+        disowned = {"adversaries": [], "disowned": runs}
+        _, header = release(folder, method=method, **({"audit": disowned} if name == "e" else {}))
+        runs.append(header["run"])
+    (said,) = [
+        one for one in read_gate(tmp_path / "d")["complaints"] if one["code"] == "difference"
+    ]
+    assert all(said["reason"].count(f"null_space {run}") == 1 for run in runs[:3])
+    assert "Then name each run in [audit] disowned" in said["reason"]
+    assert not [
+        one for one in read_gate(tmp_path / "e")["complaints"] if one["code"] == "difference"
+    ]
+
+
 def test_gate__is_closed_where_a_sketch_is_lost(
     tmp_path: Path, records: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch
 ) -> None:

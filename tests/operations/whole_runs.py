@@ -171,6 +171,7 @@ def is_published(cluster: WholeCluster, name: str) -> bool:
 def check_same(cluster: WholeCluster, name: str) -> None:
     wanted, found = read_release(cluster, "reference"), read_release(cluster, name)
     assert len(wanted) > 20
+    assert found.keys() == wanted.keys()
     assert found == wanted
 
 

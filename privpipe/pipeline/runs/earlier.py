@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from privpipe.attacks.adversaries.evidence import LeftOut
 from privpipe.errors import PrivpipeError, StoreError
 from privpipe.numerics.moments import name_targets
+from privpipe.numerics.random.record_overlap import Overlap
 from privpipe.pipeline.runs.run import Run, now
 from privpipe.report.audit_text import say
 from privpipe.store.access.location import local_path, shown
@@ -132,10 +133,14 @@ def find_differences(run: Run, model_digest: str) -> list[str]:
     # Of records that were never sketched, or whose sketch is lost.
     missing = set(run.sketches.find_missing(set().union(*digests.values())))
     unknown = [one for one in entries if digests[one] & missing]
+    met: dict[str, list[tuple[str, float]]] = {}
+    for entry, overlap in _list_different(run):
+        if entry.model != model_digest:
+            kind = "differs_profiles" if overlap.by_profile else "differs_model"
+            met.setdefault(kind, []).append((entry.name, overlap.other))
     return [say("differs_unknown", name=entry.name) for entry in unknown] + [
-        say("differs_model", name=entry.name, share=share)
-        for entry, share in _list_different(run)
-        if entry.model != model_digest
+        say(kind, names=[name for name, _ in some], share=max(share for _, share in some))
+        for kind, some in met.items()
     ]
 
 
@@ -181,8 +186,11 @@ def _find_stored(run: Run, known: Sequence[Registered]) -> str | None:
     return None
 
 
-def _list_different(run: Run) -> list[tuple[Registered, str]]:
-    """Releases whose model saw some, but not all and only, of the records of this one's fit."""
+def _list_different(run: Run) -> list[tuple[Registered, Overlap]]:
+    """Releases whose model saw some, but not all and only, of the records of this one's fit.
+
+    With what most is in common; by profile where nothing else is.
+    """
     mine = {part.digest for part in run.training.schema_of_records.partitions if part.n_records}
     if not mine or run.training.public:
         return []
@@ -194,9 +202,7 @@ def _list_different(run: Run) -> list[tuple[Registered, str]]:
         if entry.bound == "public" or theirs == mine or _is_disowned(run, entry):
             continue
         if overlaps := [ties.between(a, b) for a in mine for b in theirs if ties.meet(a, b)]:
-            by_profile = all(one.by_profile for one in overlaps)
-            share = f"up to {max(one.other for one in overlaps):.4g} of a partition"
-            found.append((entry, share + " (as far as equal profiles show)" * by_profile))
+            found.append((entry, max(overlaps, key=lambda one: (not one.by_profile, one.other))))
     return found
 
 

@@ -9,14 +9,15 @@ import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from privpipe.store.access.location import local_path
 
 RANGES = Path(__file__).with_name("ranges.json")
-"""The two ends of options that are numbers, and all texts of those that are choices: the classes
-that know them load in seconds. ``make errors`` writes it."""
+"""All options, with the two ends of numbers and all texts of choices: the classes that know them
+load in seconds. ``make errors`` writes it."""
 
 
 def looks_whole(given: dict[str, str]) -> bool:
@@ -49,38 +50,53 @@ def looks_whole(given: dict[str, str]) -> bool:
 
 
 def list_outside(content: Mapping[str, Any]) -> list[str]:
-    """Options that are a number out of their range or no known choice, by method or section.
+    """Options that are unknown, missing, out of their range or no known choice.
 
-    >>> list_outside({"method": {"name": "null_space", "utility_budget": -1.0, "rule": "grabby"}})
-    ['null_space.utility_budget', 'null_space.rule']
+    By method or section.
+
+    >>> list_outside({"method": {"name": "null_space", "ridge": -1.0, "rul": "greedy"}})
+    ['.collection', '.release', 'null_space.ridge', 'null_space.rul', 'null_space.utility_budget']
     """
-    ranges = json.loads(RANGES.read_text("utf-8"))
-    given = ((key, value) for key, value in _list_values(content, "") if key in ranges)
-    return [key for key, value in given if not _admits(ranges[key], value)]
+    ranges, found = _read_ranges(), list[str]()
+    for name, table in _list_tables(content, ""):
+        tag = table.get("name", name)
+        for key, value in table.items():  # a method's name is by the table that has it
+            known = name if key == "name" else tag
+            if known in ranges and not _admits(ranges.get(f"{known}.{key}"), value):
+                found.append(f"{known}.{key}")
+        found += [f"{tag}.{key}" for key in ranges.get(tag, ()) if key not in table]
+    return found
 
 
-def _admits(range_: list[Any], value: Any) -> bool:
+@cache
+def _read_ranges() -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = json.loads(RANGES.read_text("utf-8"))
+    return found
+
+
+def _admits(range_: list[Any] | None, value: Any) -> bool:
+    if not range_:
+        return range_ is not None
     if isinstance(range_[0], str):
-        return value in range_
+        return all(one in range_ for one in (value if isinstance(value, list) else [value]))
     # What is no number is in no range.
     return not isinstance(value, int | float) or range_[0] <= value <= range_[1]
 
 
-def _list_values(table: Mapping[str, Any], name: str) -> Iterator[tuple[str, Any]]:
-    """Values of a table, and of tables and lists in it, by the name of their method or section."""
+def _list_tables(table: Mapping[str, Any], name: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """A table and those in it, with the names of each."""
+    yield name, table
     for key, value in table.items():
         for one in value if isinstance(value, list) else [value]:
             if isinstance(one, Mapping):
-                yield from _list_values(one, key)
-            else:  # a method's name is by the table that has it: it may be that of none
-                yield f"{name if key == 'name' else table.get('name', name)}.{key}", one
+                yield from _list_tables(one, key)
 
 
 def _override(content: dict[str, Any]) -> dict[str, Any]:
     """The environment overrides the file, about as in `read_environment`, which knows types."""
     for name, text in os.environ.items():
         section, _, key = name.upper().removeprefix("PRIVPIPE_").lower().partition("__")
-        if name.upper().startswith("PRIVPIPE_") and key:
+        if name.upper().startswith("PRIVPIPE_") and key and f".{section}" in _read_ranges():
             value: Any = text.split(",") if "," in text else text
             with suppress(tomllib.TOMLDecodeError):
                 value = tomllib.loads(f"x = {text}")["x"]

@@ -150,8 +150,9 @@ class AuditSection(Section):
     them with this one record by record, and the verdict counts what that reveals. Those that the
     register beside the account knows of need no line, unless they were moved."""
     disowned: tuple[str, ...] = ()
-    """Earlier releases, by run or place, of which no one has a copy. They are not joined, and do
-    not keep the gate closed though they cannot be read. Printed, and counted as weaker."""
+    """Earlier releases, by run or place, of which no one has a copy, or which are of other people
+    with equal records. They are not joined, and do not keep the gate closed. Printed, and counted
+    as weaker."""
     vouched: tuple[str, ...] = ()
     """With [training], of released records without labels: what you answer for, as no attack does.
     Included variables by name, order, partitions, withheld; earlier: which records an earlier

@@ -22,14 +22,13 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from privpipe.errors import FormatError, OptionError
-from privpipe.numerics.random.record_grids import GridFrame
 from privpipe.numerics.random.record_overlap import MOST_AT_ONCE, make_words, match_rows
 from privpipe.protocols import IntArray
 from privpipe.records.schema import Partition
 from privpipe.store.access.location import shown
 from privpipe.store.access.objects import keep_bytes, open_store, read_bytes
 from privpipe.store.keyring import account_chain as chain
-from privpipe.store.keyring.sketches import Sketches
+from privpipe.store.keyring.sketches import SUBJECTS, Sketches
 
 T = TypeVar("T")
 
@@ -38,9 +37,6 @@ RELEASES, ATTEMPTS, EXPORTS, ERASURES = ".releases", ".attempts", ".exports", ".
 # They travel in the arguments of tasks, so there is an end to them.
 MOST_RUNS = 10_000
 """Runs of rows in common that tasks are sent."""
-# A word of a subject meets all records of the person, so it does not say which row is which.
-SUBJECTS = GridFrame(("subject",), kind="subject").id
-"""Words of subjects, who may have many records."""
 
 
 @dataclass(frozen=True)
@@ -230,6 +226,7 @@ def _find_runs(part: Partition, entry: Registered, sketches: Sketches) -> list[S
     known = sketches.known()
     best: tuple[int, list[Shared]] = (0, [])
     for frame in known.get(part.digest, ()):
+        # A word of a subject meets all records of the person: it does not say which row is which.
         if frame == SUBJECTS:
             continue
         words = make_words(ends[-1])

@@ -11,7 +11,7 @@ import hashlib
 import json
 import secrets
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TypeVar, cast
 
 import google_crc32c
@@ -33,6 +33,8 @@ FOLDER = ".records"
 NEAR = 0.9
 """Share of both from which on two partitions are versions of one another."""
 NOTHING = Overlap(0.0, 0.0)
+SUBJECTS = GridFrame(("subject",), kind="subject").id
+"""Words of subjects, who may have many records."""
 PIECE_ROWS = 1 << 20
 """Records in an object of words, 32 MB; larger partitions have several. Part of the format."""
 T = TypeVar("T")
@@ -190,8 +192,13 @@ class Sketches:
                 owners = _find_owners(index, table, sizes) if is_small else set(mine)
                 for one in owners - {other}:
                     overlap = record_overlap.measure_overlap(mine[one], table)
+                    known, named = found[one].get(other, NOTHING), SUBJECTS in there[other]
+                    if frame == SUBJECTS:  # whose words repeat, and are no one else's
+                        overlap = replace(overlap, by_profile=False)
+                    elif overlap.by_profile and named and SUBJECTS in there[one]:
+                        continue  # of people with names it says nothing
                     # Of several frames the one that finds most in common counts.
-                    if overlap.mine > found[one].get(other, NOTHING).mine:
+                    if overlap.mine > known.mine or (known.by_profile and frame == SUBJECTS):
                         found[one][other] = overlap
         for one, tables in words.items():
             note = _Note(tuple(sorted({*before[one].frames, *tables})), found[one])
@@ -272,10 +279,14 @@ class Sketches:
             If a note is damaged.
         """
         found: dict[str, dict[str, Overlap]] = {}
-        for partition, note in self._notes().items():
+        notes = self._notes()
+        named = {one for one, note in notes.items() if SUBJECTS in note.frames}
+        for partition, note in notes.items():
             mine = found.setdefault(partition, {})
             for other, overlap in note.found.items():
-                if max(overlap.mine, overlap.other) > 0:
+                # Of people who have names by now, equal profiles say nothing.
+                by_name = overlap.by_profile and {partition, other} <= named
+                if max(overlap.mine, overlap.other) > 0 and not by_name:
                     mine[other] = overlap
                     turned = Overlap(overlap.other, overlap.mine, overlap.by_profile)
                     # Only the partition that came later has noted what both have in common.
