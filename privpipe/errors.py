@@ -19,7 +19,6 @@
 
 `PrivacyWarning` is a warning: the request is done, but protects less than it seems to.
 `GuessWarning` and `LeftOutWarning` are too: something was guessed, or is left out, and is named.
-`FormerKeyWarning` names the key that an older one became.
 
 No message holds a value of a record, and none a control character. A message names the thing, what
 was wrong with it, what is allowed, and the remedy. `code` is a stable name for machines, `remedy`
@@ -147,13 +146,6 @@ class LeftOutWarning(PrivpipeWarning):
 
     code = "left-out"
     remedy = "Nothing to do where it is not needed."
-
-
-class FormerKeyWarning(PrivpipeWarning):
-    """A configuration has a key of an older version, which is read as the one that it became."""
-
-    code = "former-key"
-    remedy = "Write the new key that the warning names."
 
 
 class OptionError(PrivpipeError, ValueError, code="option", exit_code=2):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from privpipe.errors import FormerKeyWarning, OptionError
+from privpipe.errors import OptionError
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.run_options import RunOptions
 
@@ -105,19 +105,15 @@ def test_digest_options__ignores_the_cluster_and_how_a_release_is_judged(tmp_pat
 
 
 @pytest.mark.parametrize("old", ['[audit]\ngroup = "p"\n', '[privacy]\nsubject = "p"\n'])
-def test_read_options__reads_the_subject_of_an_older_file_and_says_what_to_write(
+def test_read_options__says_what_became_of_the_subject_of_an_older_file(
     tmp_path: Path, old: str
 ) -> None:
     base = GOOD.replace("[audit]\n", old if "audit" in old else f"{old}[audit]\n")
-    with pytest.warns(FormerKeyWarning, match=r"is read as \[collection\] subject, .* write that"):
-        options = read(tmp_path, base)
-    assert options.collection.subject == "p"
+    with pytest.raises(OptionError, match=r"no option any more: \[collection\] subject names"):
+        read(tmp_path, base)
     # A run that an older version began is resumed: the digest that it had.
+    options = read(tmp_path, GOOD.replace("desired", 'subject = "p"\ndesired'))
     assert options.digest()[:16] == "4c9ac8ed4afc4afa"
-    assert (
-        options.digest()
-        == read(tmp_path, GOOD.replace("desired", 'subject = "p"\ndesired')).digest()
-    )
 
 
 def test_read_options__refuses_two_subjects_that_differ(tmp_path: Path) -> None:

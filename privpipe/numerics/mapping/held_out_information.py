@@ -116,14 +116,14 @@ def expect_held_out_bound(
 
 
 def find_needed_records(
-    joint: FloatArray, mapping: sp.csc_array, prior: FloatArray, target: float, held_out: float
-) -> float:
+    joint: FloatArray, mapping: sp.csc_array, target: float, held_out: float
+) -> float | None:
     """About how many records bring the held-out bound down to a target.
 
     Parameters
     ----------
-    joint, mapping, prior
-        As of `make_reference`.
+    joint, mapping
+        As of `make_reference`; private values without records are left out.
     target
         Nats.
     held_out
@@ -132,21 +132,21 @@ def find_needed_records(
     Returns
     -------
     n_records
-        Within a tenth; infinite where the mapping reveals more under `joint` itself.
+        Within a tenth; None where the mapping reveals more under `joint` itself.
 
     Notes
     -----
     Guarantee: none; an expectation under `joint`.
     """
-    sizes = np.geomspace(100, 1e12, 243)
+    sizes, used = np.geomspace(100, 1e12, 243), joint[joint.sum(axis=1) > 0]
 
     def is_enough(n: float) -> bool:
         parts = (1 - held_out) * n, held_out * n
-        return expect_held_out_bound(joint, mapping, prior, *parts) <= target
+        return expect_held_out_bound(used, mapping, used.sum(axis=1), *parts) <= target
 
     # By halving: what is expected falls with the records.
     found = bisect_left(sizes.tolist(), True, key=is_enough)
-    return float(math.ceil(sizes[found])) if found < len(sizes) else math.inf
+    return float(math.ceil(sizes[found])) if found < len(sizes) else None
 
 
 def _find_reference(

@@ -7,16 +7,14 @@ import functools
 import hashlib
 import json
 import operator
-import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from dask.utils import parse_bytes
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from privpipe.attacks.adversaries.attack_options import AdversaryName, AttackOptions
 from privpipe.cluster.passes.cleaning_pass import Nonfinite
-from privpipe.errors import FormerKeyWarning
 from privpipe.option_values import DescribedBelow, take_plain
 from privpipe.records.schema import suggest
 from privpipe.report.audit_text import ABOUT, LONGEST_ENTRY
@@ -246,10 +244,6 @@ class CompareEntry(Section):
     method: MethodOptions
 
 
-FORMER = {"audit": "group", "privacy": "subject"}
-"""Keys of older versions by section, which ``[collection] subject`` became."""
-
-
 class RunOptions(DescribedBelow, BaseModel):
     """One run: check, train, clean, audit, gate, publish."""
 
@@ -265,25 +259,6 @@ class RunOptions(DescribedBelow, BaseModel):
     compare: tuple[CompareEntry, ...] = ()
     about: dict[str, str] = {}
     """What only the controller knows, for the officer's page."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read_former(cls, content: Any) -> Any:
-        """Read `FORMER` keys as the subject; where names differ, none is, and they are refused."""
-        tables = {k: dict(v) for k, v in dict(content).items() if isinstance(v, dict)}
-        old = {f"[{s}] {k}": tables[s].pop(k) for s, k in FORMER.items() if k in tables.get(s, ())}
-        named = (*old.values(), tables.get("collection", {}).get("subject"))
-        given = [one for one in named if one is not None]
-        if not old or any(one != given[0] for one in given):
-            return content
-        if given:
-            tables.setdefault("collection", {})["subject"] = given[0]
-            message = (
-                f"{' and '.join(old)} is read as [collection] subject, which names whose a record "
-                "is: write that, and delete the old line."
-            )
-            warnings.warn(message, FormerKeyWarning, stacklevel=2)
-        return content | tables
 
     @field_validator("about")
     @classmethod

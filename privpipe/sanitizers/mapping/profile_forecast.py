@@ -9,6 +9,7 @@ import numpy as np
 from scipy.special import entr
 
 from privpipe.capabilities import Preview
+from privpipe.numerics.mapping.held_out_information import find_needed_records
 from privpipe.numerics.mapping.problem.search_progress import Deadline
 from privpipe.protocols import IntArray, ShardSchema
 from privpipe.sanitizers.grounds import read_grounds, say_grounds
@@ -133,7 +134,7 @@ def forecast_profiles(preview: Preview, options: PrivacyMappingOptions) -> Profi
     found = replace(found, most=most, entropy=entropy)
     if target is None:
         return found
-    needed = assurance.forecast_needed(mapping.mapping, joint, target, options.held_out)
+    needed = find_needed_records(joint, mapping.mapping, target, options.held_out)
     return replace(found, wanted_information=target, n_needed=needed and needed / share)
 
 

@@ -181,8 +181,6 @@ class Sketches:
             mine = {one: tables[frame] for one, tables in words.items() if frame in tables}
             sizes = {one: len(table) for one, table in mine.items()}
             others = {one for one, frames in there.items() if frame in frames}
-            if len(mine) == 1:  # an only one has but itself to meet
-                others -= mine.keys()
             # Joined once for all partitions: each table that is compared costs four searches.
             is_small = sum(sizes.values()) <= record_overlap.MOST_AT_ONCE
             grids = range(N_GRIDS if others and is_small else 0)
@@ -192,14 +190,10 @@ class Sketches:
                 owners = _find_owners(index, table, sizes) if is_small else set(mine)
                 for one in owners - {other}:
                     overlap = record_overlap.measure_overlap(mine[one], table)
-                    known, named = found[one].get(other, NOTHING), SUBJECTS in there[other]
                     if frame == SUBJECTS:  # whose words repeat, and are no one else's
                         overlap = replace(overlap, by_profile=False)
-                    elif overlap.by_profile and named and SUBJECTS in there[one]:
-                        continue  # of people with names it says nothing
-                    # Of several frames the one that finds most in common counts.
-                    if overlap.mine > known.mine or (known.by_profile and frame == SUBJECTS):
-                        found[one][other] = overlap
+                    # Of several frames the one that finds most counts, by profiles the last.
+                    found[one][other] = max(found[one].get(other, NOTHING), overlap, key=_rank)
         for one, tables in words.items():
             note = _Note(tuple(sorted({*before[one].frames, *tables})), found[one])
             self._put(f"links/{one}.json", json.dumps(asdict(note), sort_keys=True).encode())
@@ -357,6 +351,10 @@ def _checksum(content: memoryview) -> bytes:
     for start in range(0, len(content), PIECE):  # a copy of a piece alone
         crc = google_crc32c.extend(crc, bytes(content[start : start + PIECE]))
     return int(crc).to_bytes(4, "little")
+
+
+def _rank(overlap: Overlap) -> tuple[bool, float]:
+    return overlap.mine > 0 and not overlap.by_profile, overlap.mine
 
 
 def _find_owners(index: list[WordArray], table: WordArray, sizes: Mapping[str, int]) -> set[str]:

@@ -19,6 +19,7 @@ import scipy.sparse as sp
 
 from privpipe.errors import GuaranteeError, InputError, printable
 from privpipe.numerics.mapping import held_out_information, law_bounds, worst_case
+from privpipe.numerics.mapping.held_out_information import find_needed_records
 from privpipe.numerics.mapping.problem.programme import measure_information
 from privpipe.protocols import Column, FloatArray, Guarantee, IntArray, ShardSchema
 from privpipe.sanitizers.grounds import say_grounds, say_promise
@@ -252,32 +253,6 @@ def _name(value: int, by: Column) -> str:
     return "missing" if value < 0 else printable(str(names[value]))
 
 
-def forecast_needed(
-    mapping: sp.csc_array, joint: FloatArray, target: float, held_out: float
-) -> float | None:
-    """About how many training records bring the bound of such a mapping down to `target`.
-
-    Parameters
-    ----------
-    mapping : (n_symbols, n_symbols), sparse
-        Probability of each released symbol (row) given the original one (column).
-    joint : (n_private, n_symbols)
-    target
-        Nats.
-    held_out
-        Share of the records that is held out, positive.
-
-    Returns
-    -------
-    n_records
-        None where no number of records suffices: the mapping itself reveals more.
-    """
-    used = joint[joint.sum(axis=1) > 0]
-    given = used, mapping, used.sum(axis=1), target, held_out
-    needed = held_out_information.find_needed_records(*given)
-    return needed if math.isfinite(needed) else None
-
-
 def check_target(
     mapping: SparseMapping,
     solved: SparseMapping,
@@ -296,7 +271,7 @@ def check_target(
     found = mapping.guarantee.number
     if target is None or found is None or found <= target:
         return
-    tried = [forecast_needed(m.mapping, law.joint, target, held_out) for m in (mapping, solved)]
+    tried = [find_needed_records(law.joint, m.mapping, target, held_out) for m in (mapping, solved)]
     needed = min(filter(None, tried), default=None)
     remedy = (
         "By these counts no number of records suffices: at this distortion_budget about "
@@ -319,7 +294,7 @@ def refuse_small(law: CountedLaw, small: Sequence[bool], held_out: float) -> Non
     table, codes, _ = profiles.make_joint(law.fitted.without(-1), law.private)
     # Of records as they are, since no mapping is known: at most about as many are needed.
     raw, target = sp.eye_array(len(codes), format="csc"), _SOME * math.log(law.n_private)
-    needed = forecast_needed(raw, table / table.sum(), target, held_out or 0.5)
+    needed = find_needed_records(table / table.sum(), raw, target, held_out or 0.5)
     enough = f"About {needed:,.0f} of each" if needed else "More records"
     raise InputError(
         f"{sum(small)} of the {len(small)} values of {law.schema.attributes[-1].name!r} have too "
