@@ -305,6 +305,10 @@ def test_looks_whole__knows_the_environment(config: Path, monkeypatch: pytest.Mo
     monkeypatch.delenv("PRIVPIPE_COLLECTION__PATH")
     monkeypatch.setenv("PRIVPIPE_TRAINING__PATH", "nowhere.zarr")
     assert not looks_whole({"config": str(config)})
+    # A place is a text, also where it would be a list.
+    (config.parent / "re,cords.zarr").symlink_to(config.parent / "records.zarr")
+    monkeypatch.setenv("PRIVPIPE_TRAINING__PATH", str(config.parent / "re,cords.zarr"))
+    assert looks_whole({"config": str(config)})
 
 
 @pytest.mark.parametrize(
