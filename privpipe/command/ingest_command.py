@@ -17,7 +17,7 @@ from privpipe.pipeline.runs.configuration_file import read_options, read_time
 from privpipe.records.schema import CollectionSchema
 from privpipe.report import audit_text, work_bar
 from privpipe.report.console import say, tabulate
-from privpipe.store.access.location import exists_file, local_path, shown
+from privpipe.store.access.location import create_bytes, exists_file, local_path, shown
 from privpipe.store.arrays.layout import exists
 from privpipe.store.collections import growing_collection, proposal
 from privpipe.store.collections.ingest import IngestOptions, ingest
@@ -153,7 +153,7 @@ def _propose(
         say(audit_text.say("texts", n=len(texts)))
     form = {key: one for key, one in schema.encode()["file"].items() if key != "missing"}
     say(f"file: {', '.join(f'{key} {one!r}' for key, one in form.items())}")
-    proposal.write_schema(schema, place)
+    create_bytes(place, (schema.as_toml() + "\n").encode())  # for review, never over another
     if is_taken:
         say(f"taken unseen, and written to {shown(place)}")
     else:

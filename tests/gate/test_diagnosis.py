@@ -430,6 +430,39 @@ def test_diagnose__what_is_expected_within_the_weakest_limits_may_pass(
         assert (diagnose(options, trial).following is not None) == is_proposed
 
 
+@pytest.mark.parametrize(
+    ("limit", "retained", "name", "written"),
+    [
+        (0.16, 0.65, "minimax_least_squares", 0.17),
+        (0.16, 0.85, "null_space", 0.16),  # too little more of the target
+        (0.1, 0.65, "null_space", 0.1),  # a limit that is as usual stays
+    ],
+)
+def test_diagnose__weakens_a_weak_limit_a_little_for_much_more_of_the_target(
+    usual: tuple[RunOptions, TrialRecords], limit: float, retained: float, name: str, written: float
+) -> None:
+    options, trial = usual[0], copy(usual[1])
+    limits = {"confidential_advantage_max": limit, "exposed_max": 0.01}
+    options = options.change("gate", **limits)
+    low = Outlook("secret", "boosting", "auc", 0.04, -0.05, limit / ROOM - 0.002, limit)
+    high = replace(low, upper=(limit + 0.009) / ROOM)
+    vars(trial)["noise"] = Rung({"name": "noise"}, False, (replace(low, gain=0.0, upper=0.05),))
+
+    def try_method(method: dict[str, Any], *, standardise: bool) -> Rung:
+        is_first = method["name"] == "null_space"
+        outlooks, kept = ((low,), retained) if is_first else ((high,), 1.0)
+        return Rung(method, standardise, outlooks, kept)
+
+    vars(trial)["try_method"] = try_method
+    found = diagnose(options, trial)
+    assert found.following is not None
+    assert found.following.method.name == name
+    assert found.following.gate.confidential_advantage_max == written
+    assert ("It needs weaker limits" in found.text) == (written > limit)
+    # Whoever decides otherwise reads what it would take.
+    assert f"needs confidential_advantage_max = {limit + 0.01:g}" in found.text
+
+
 def test_rung__useless_releases_are_never_proposed() -> None:
     good = Outlook("a", "boosting", "auc", 0.0, -0.01, 0.01, 0.1)
     assert Rung({"name": "x"}, False, (good,), 0.9).passes()

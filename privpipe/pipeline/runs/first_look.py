@@ -70,8 +70,7 @@ def list_outside(content: Mapping[str, Any]) -> list[str]:
 
 @cache
 def _read_ranges() -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = json.loads(RANGES.read_text("utf-8"))
-    return found
+    return dict(json.loads(RANGES.read_text("utf-8")))
 
 
 def _admits(range_: list[Any] | None, value: Any) -> bool:

@@ -21,7 +21,7 @@ from privpipe.errors import PrivpipeError
 from privpipe.pipeline.runs.configuration_file import write_keys, write_options
 from privpipe.pipeline.runs.history import read_attempts
 from privpipe.pipeline.runs.run import HOLDOUT, Run
-from privpipe.pipeline.runs.run_options import RunOptions
+from privpipe.pipeline.runs.run_options import GateSection, RunOptions
 from privpipe.pipeline.stages import trial
 from privpipe.pipeline.stages.gate import Complaint, find_remedies, say_score
 from privpipe.pipeline.stages.trial import ROOM, WEAKEST, Outlook, Rung, TrialRecords, draw_trial
@@ -29,6 +29,9 @@ from privpipe.report.audit_text import read_texts, say
 from privpipe.sanitizers import METHODS
 from privpipe.sanitizers.ladder import identify
 from privpipe.store.access import location, objects
+
+MUCH_MORE = 1.25
+"""Times of the target that are worth a limit a little weaker, where it is weak already."""
 
 
 @dataclass(frozen=True)
@@ -145,9 +148,17 @@ def diagnose(
         if identify(method) not in refused
     ]
     # Within the limits that are set, else within the nearest ones that still say something.
-    for allowed in (limits, weakest):
-        if passing := [rung for rung in rungs if rung.passes(allowed)]:
-            return _propose(options, trial, _choose(passing, allowed), rungs)
+    chosen = [
+        _choose(passing, allowed)
+        for allowed in (limits, weakest)
+        if (passing := [rung for rung in rungs if rung.passes(allowed)])
+    ]
+    if chosen:
+        # Limits that few records have weakened already are weakened a little for much more of the
+        # target: .17 instead of .16 for all of it instead of .65.
+        is_worth = chosen[-1].retained > MUCH_MORE * chosen[0].retained
+        is_worth &= any(limits[key] > getattr(GateSection(), key) for key in limits)
+        return _propose(options, trial, chosen[-1 if is_worth else 0], rungs)
     # No room to spare: what is expected is about at the limit, and chance decides. Of fewer records
     # more is expected than an audit of all finds: of hours and income .21 where .17 was found.
     if near := [rung for rung in rungs if rung.passes(weakest, 1 / ROOM)]:

@@ -170,8 +170,11 @@ class Rung:
         return self.is_useful and bool(needed) and within
 
     def describe(self) -> str:
-        """In a few words."""
-        return say("rung", one=self, method=say_method(self.method), nan=math.isnan(self.retained))
+        """In a few words; with the limits that it needs where weaker ones mean something."""
+        allowed = {one.key: one.allowed for one in self.outlooks}
+        beyond = {key: least for key, least in self.find_limits().items() if least > allowed[key]}
+        needs = beyond if all(beyond[key] <= WEAKEST[key] for key in beyond) else {}
+        return say("rung", one=self, method=say_method(self.method), needs=needs)
 
 
 def say_method(method: Mapping[str, Any]) -> str:

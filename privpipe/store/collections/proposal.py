@@ -226,11 +226,6 @@ def read_schema(url: location.Place) -> TableSchema:
     raise OptionError(problem, remedy="Correct it.", code="schema")
 
 
-def write_schema(schema: TableSchema, url: location.Place) -> bool:
-    """Write it for review, never over another; whether it was not there."""
-    return location.create_bytes(location.as_url(url), (schema.as_toml() + "\n").encode())
-
-
 def propose_schema(url: location.Place, *, table: str = "") -> TableSchema:
     """Look at a table, a sample of all parts of it, and propose how to read it.
 
