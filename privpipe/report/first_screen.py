@@ -105,16 +105,17 @@ def _find_linkage(findings: Findings) -> tuple[Mapping[str, float], float, int] 
 
 
 def _name_confidential(findings: Findings, verdict: str) -> str:
-    """The variable that the verdict is about; of several how many."""
-    blamed = [
-        one["target"] for one in findings["adversaries"]["decisions"] if one["verdict"] == verdict
-    ] or [one["target"] for one in findings["adversaries"]["decisions"]]
-    [first, *others] = blamed or ["what is confidential"]
-    if others:
+    """What the verdict is about: the variable, of several how many, or two that are none."""
+    decisions = findings["adversaries"]["decisions"]
+    blamed = [one for one in decisions if one["verdict"] == verdict] or decisions
+    # An order, an earlier release or single records are no variables: adversaries guess none.
+    if len(blamed) > 1 and all(one.get("n_compared") for one in blamed):
         return f"{len(blamed)} confidential variables"
+    [first, *others] = [one["target"] for one in blamed] or ["what is confidential"]
     # A name of several words would make the line longer than it may be.
-    short = len(first) <= LONGEST_NAME and len(first.split()) == 1
-    return f"'{first}'" if short and blamed else "what is confidential"
+    short = blamed and len(first) <= LONGEST_NAME and len(first.split()) == 1
+    more = others if others == ["single records"] else [f"{len(others)} more"] * bool(others)
+    return " and ".join([f"'{first}'" if short else "what is confidential", *more])
 
 
 def say_reliance(findings: Findings, *, public: bool = False) -> str:

@@ -388,6 +388,19 @@ def test_lead_out__tries_no_method_where_the_audit_is_blind(why: str, tmp_path: 
     assert way in said["ways_out"]
 
 
+@pytest.mark.parametrize("target", ["order", "leace 01234567"])
+def test_lead_out__tries_no_method_where_none_is_what_is_refused(
+    target: str, tmp_path: Path
+) -> None:
+    """The order of records that the fit saw: `target_only` was advised, and refused likewise."""
+    decision = {"target": target, "verdict": "unproven", "reason": "it was not attacked"}
+    found = {"decisions": [decision], "power": [], "included": ()}
+    run: Any = SimpleNamespace(options=make(tmp_path), method=METHODS["leace"])
+    said = lead_out(run, {"adversaries": found}, [Complaint("unproven", "-")])
+    assert said["tried"] == []
+    assert "Another method changes nothing" in said["ways_out"]
+
+
 @pytest.mark.slow
 def test_lead_out__says_that_no_method_helps_where_raw_records_show_nothing(tmp_path: Path) -> None:
     """A whole run; without one, of the same decision, the test before."""

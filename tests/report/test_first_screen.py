@@ -93,6 +93,35 @@ def test_line__has_at_most_fifteen_words_whatever_the_names(
     assert len(say_line(found).split()) <= MOST_WORDS
 
 
+@pytest.mark.parametrize(
+    ("verdict", "targets", "said"),
+    [
+        ("safe", ("sex", "race"), "2 confidential variables stay within"),
+        ("safe", ("sex", "single records"), "'sex' and single records stay within"),
+        (
+            "unproven",
+            ("order", "leace 01234567"),
+            "no proof that the release hides 'order' and 1 more",
+        ),
+        ("unproven", ("order",), "no proof that the release hides 'order'"),
+    ],
+)
+def test_line__counts_as_variables_what_adversaries_guess(
+    findings: dict[str, Any], verdict: str, targets: tuple[str, ...], said: str
+) -> None:
+    decisions = [
+        {
+            "target": one,
+            "verdict": verdict,
+            "reason": "-",
+            "n_compared": 60 * (one in ("sex", "race")),
+        }
+        for one in targets
+    ]
+    findings["adversaries"] |= {"verdict": verdict, "decisions": decisions}
+    assert said in say_line(findings)
+
+
 def test_line__of_a_run_without_adversaries_says_that_none_ran(findings: dict[str, Any]) -> None:
     findings["adversaries"] = {"verdict": "unknown", "decisions": []}
     assert "no adversary ran" in say_line(findings)
