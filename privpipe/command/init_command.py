@@ -12,13 +12,14 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from privpipe.command.output import check_new, print_document, write_new
 from privpipe.errors import OptionError, PrivpipeError
+from privpipe.pipeline.runs import first_look
 from privpipe.pipeline.runs.configuration_file import write_keys, write_value
 from privpipe.pipeline.runs.run import find_attack_options
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.stages import check, forecast
 from privpipe.pipeline.stages.diagnosis import diagnose, say_few
 from privpipe.pipeline.stages.trial import REVEALED, WEAKEST, draw_trial
-from privpipe.protocols import Method, Names
+from privpipe.protocols import Names
 from privpipe.records.schema import CollectionSchema, suggest
 from privpipe.report.audit_text import ABOUT
 from privpipe.report.audit_text import say as say_sentence
@@ -338,22 +339,18 @@ def _suggest_gate(records: Mapping[str, Any], method: str) -> dict[tuple[str, st
         return {}
     try:
         chosen: dict[str, Any] = {"name": method}
-        if "n_surrogates" in _options_of(method):  # the fewest: how many does not matter here
+        # The fewest: how many does not matter here. Of noisy ones variables are judged as of rows.
+        if "n_surrogates" in _options_of(method) and "epsilon" not in _options_of(method):
             found = growing.open_whole_collection(records["path"])
             chosen["n_surrogates"] = found.schema_of_records.n_features + 1
-        elif METHODS[method].releases == "rows":  # any of rows: options do not matter
-            chosen["name"] = next(one.name for one in METHODS.values() if _needs_nothing(one))
+        else:  # any of rows that can do without options: these do not matter
+            rows = (name for name, one in METHODS.items() if one.releases == "rows")
+            chosen["name"] = next(name for name in rows if not first_look.read_ranges()[name])
         place = companion_url(records["path"], "release.zarr")
         options = RunOptions(collection=records, method=chosen, release={"path": place})
         return forecast.plan_gate(options, _open_labelled(records)).suggest()
     except (PrivpipeError, ValidationError):  # `check` will say what is wrong
         return {}
-
-
-def _needs_nothing(method: Method) -> bool:
-    """Whether a method of rows can do without any option."""
-    options = TypeAdapter(method.options).json_schema()
-    return method.releases == "rows" and not set(options.get("required", ())) - {"name"}
 
 
 def _count_gaps(collection: str, method: str) -> int:

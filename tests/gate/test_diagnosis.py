@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import tomllib
 from copy import copy
 from dataclasses import replace
@@ -542,6 +543,26 @@ def test_lead_out__of_a_secret_that_is_the_target_says_what_to_leave_out(tmp_pat
     said = lead_out(run, found, [Complaint("unknown", "-")])["ways_out"]
     assert "Whoever knows 'wanted' knows 'secret'" in said
     assert "Take 'secret' out of confidential" in said
+
+
+@pytest.mark.parametrize("method", ["masking_private", "masking", "null_space"])
+def test_init__writes_limits_that_can_be_shown_whatever_is_still_to_fill_in(
+    method: str, tmp_path: Path
+) -> None:
+    """Of noisy surrogates it wrote none, and the filled file was refused: a gate for no one."""
+    options, new = make(tmp_path), tmp_path / "new.toml"
+    init_command(
+        options.collection.path,
+        str(new),
+        method=method,
+        desired=["wanted"],
+        confidential=["secret"],
+        release="",
+    )
+    text = new.read_text()
+    assert "FILL IN" in text or method == "null_space"
+    assert re.search(r"(?m)^holdout = 0\.5$", text)
+    assert re.search(r"(?m)^exposed_max = 0\.0\d$", text)
 
 
 def test_draw_trial__of_a_number_that_no_two_records_share_accuses_no_target(

@@ -20,17 +20,14 @@ def _check_name(name: str) -> str:
     return name
 
 
-def _list_names(schema: dict[str, Any]) -> None:
-    # An enumeration, so that completion and the schema name the adversaries that there are.
-    schema["enum"] = list(table.ADVERSARIES)
-
-
 def list_defaults() -> tuple[str, ...]:
     """Adversaries that attack where none are named."""
     return tuple(name for name, row in table.ADVERSARIES.items() if row.default)
 
 
-AdversaryName = Annotated[str, AfterValidator(_check_name), Field(json_schema_extra=_list_names)]
+# An enumeration, so that completion and the schema name the adversaries that there are.
+_NAMES = Field(json_schema_extra=lambda schema: schema.update(enum=list(table.ADVERSARIES)))
+AdversaryName = Annotated[str, AfterValidator(_check_name), _NAMES]
 """Name of an adversary."""
 
 ScoreName = Literal["accuracy", "balanced_accuracy", "f1", "auc", "tpr_at_0.001", "tpr_at_0.01"]

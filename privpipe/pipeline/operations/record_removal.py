@@ -392,5 +392,4 @@ def _read_remaining(collection: Collection, rows: IntArray) -> Iterator[dict[str
     """What is left of each chunk."""
     names = [FEATURES, *(one.name for one in collection.schema_of_records.variables)]
     for start, keep in _walk(collection, rows):
-        stop = start + len(keep)
-        yield {name: collection.read(name, start, stop)[keep] for name in names}
+        yield {name: collection.read(name, start, start + len(keep))[keep] for name in names}

@@ -186,6 +186,7 @@ def _describe(
         table = f"[{'.'.join(names)}]"
         return f"{where}: {table} name is missing or not known; use one of: {', '.join(METHODS)}."
     message = str(item["msg"]).removeprefix("Value error, ")
+    message = message.replace("valid dictionary", "table: {name = value, ...}")
     if item["type"] == "string_pattern_mismatch":  # of a place, the only pattern
         message = "name a place; its only braces may be {logical_time}"
     return f"{where}: {shown}: {message.rstrip('.')}."

@@ -57,7 +57,7 @@ def list_outside(content: Mapping[str, Any]) -> list[str]:
     >>> list_outside({"method": {"name": "null_space", "ridge": -1.0, "rul": "greedy"}})
     ['.collection', '.release', 'null_space.ridge', 'null_space.rul', 'null_space.utility_budget']
     """
-    ranges, found = _read_ranges(), list[str]()
+    ranges, found = read_ranges(), list[str]()
     for name, table in _list_tables(content, ""):
         tag = table.get("name", name)
         for key, value in table.items():  # a method's name is by the table that has it
@@ -69,7 +69,8 @@ def list_outside(content: Mapping[str, Any]) -> list[str]:
 
 
 @cache
-def _read_ranges() -> dict[str, list[Any]]:
+def read_ranges() -> dict[str, list[Any]]:
+    """What is allowed by method or section and option, as `docs.making.option_ranges` found it."""
     return dict(json.loads(RANGES.read_text("utf-8")))
 
 
@@ -95,7 +96,7 @@ def _override(content: dict[str, Any]) -> dict[str, Any]:
     """The environment overrides the file, about as in `read_environment`, which knows types."""
     for name, text in os.environ.items():
         section, _, key = name.upper().removeprefix("PRIVPIPE_").lower().partition("__")
-        if name.upper().startswith("PRIVPIPE_") and key and f".{section}" in _read_ranges():
+        if name.upper().startswith("PRIVPIPE_") and key and f".{section}" in read_ranges():
             value: Any = text.split(",") if "," in text else text
             with suppress(tomllib.TOMLDecodeError):
                 value = tomllib.loads(f"x = {text}")["x"]

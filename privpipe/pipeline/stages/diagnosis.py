@@ -304,15 +304,15 @@ def lead_out(run: Run, findings: Mapping[str, Any], complaints: list[Complaint])
     """What would let a release pass, tried; and the file that runs it."""
     said, tried = find_remedies(findings, complaints), list[str]()
     bad = [o for o in findings["adversaries"].get("decisions", ()) if o["verdict"] != "safe"]
+    is_tried = complaints[0].code in TRIED and run.method.releases == "rows"
     is_blind = bad and all(NOTHING in o["reason"] or MISSED in o["reason"] for o in bad)
     if is_blind and not find_blind(run.options, findings):
         ways = {NOTHING: say("nothing_found"), MISSED: say("no_leak_found", most=LARGEST_FOUND)}
         said += [way for why, way in ways.items() if any(why in one["reason"] for one in bad)]
-    elif run.method.releases != "rows" or complaints[0].code not in TRIED:
-        pass
-    elif bad and {o["target"] for o in bad}.isdisjoint(run.options.collection.confidential):
-        said.append(say("elsewhere"))  # an order, an earlier release: of any method the same
-    else:
+    elif bad and not {o["target"] for o in bad} & {*run.options.collection.confidential}:
+        # An order, an earlier release: of any method the same.
+        said += [say("elsewhere")] * is_tried
+    elif is_tried:
         # Nor is one proposed that an earlier attempt within the same limits was refused with.
         gate = run.options.model_dump(mode="json", exclude_defaults=True).get("gate")
         earlier = [one["options"] for one in read_attempts(run.report_url)]

@@ -146,9 +146,8 @@ class Sketches:
     def frames(self) -> tuple[GridFrame, ...]:
         """All units in which records were ever cut."""
         found = self._read_all(_FRAME, "frames")
-        for name, frame in found.items():
-            if name != frame.id:
-                raise self._damaged("frames")
+        if any(name != frame.id for name, frame in found.items()):
+            raise self._damaged("frames")
         return tuple(found.values())
 
     def add_frame(self, frame: GridFrame) -> None:
@@ -272,8 +271,7 @@ class Sketches:
         FormatError
             If a note is damaged.
         """
-        found: dict[str, dict[str, Overlap]] = {}
-        notes = self._notes()
+        found, notes = dict[str, dict[str, Overlap]](), self._notes()
         named = {one for one, note in notes.items() if SUBJECTS in note.frames}
         for partition, note in notes.items():
             mine = found.setdefault(partition, {})
