@@ -52,9 +52,8 @@ def check_limit(run: Run, epsilon: float) -> None:
         # The same draws again lose nothing more. Whether these are the same is known only with the
         # model, so here a charge of at least this epsilon is taken for that one; the account
         # itself decides when the loss is reserved.
-        if limit is None or any(entry.epsilon >= epsilon for entry in loss.entries):
-            continue
-        account.check_limit(loss, replace(charge, partition=part.digest), limit, most_delta)
+        if not any(entry.epsilon >= epsilon for entry in loss.entries):
+            account.check_limit(loss, replace(charge, partition=part.digest), limit, most_delta)
 
 
 def make_keys(run: Run, trained: Trained) -> PartitionKeys:

@@ -398,24 +398,31 @@ class Account:
         """Raise GuaranteeError if a loss and a charge are above the limit, or the largest delta."""
         if charge.charge in loss.charged:
             return
-        said = ""
-        if limit is not None and most > MOST_DELTA:
-            more = TotalLoss.of([charge])
-            there = TotalLoss.of([*loss.charged.values()]), self.read_joined(charge.partition)
+        joined, more = self.read_joined(charge.partition), TotalLoss.of([charge])
+        there, said = [TotalLoss.of([*loss.charged.values()]), joined], ""
+
+        def compose(delta: float) -> float:
             # Many small losses are less together than their sum; see `numerics.noise.composition`.
-            composed = max(one.add(more).find_epsilon(most) for one in there)
-            if composed <= limit:
+            return max(one.add(more).find_epsilon(delta) for one in there)
+
+        if limit is not None and most > MOST_DELTA:
+            if (composed := compose(most)) <= limit:
                 return
             said = f" Composed, all are epsilon {composed:.3g} at that delta."
         # Of a charge without delta, too: a relative may have lost one.
-        joined = self.read_joined(charge.partition)
-        if (reached := add_up_losses([max(loss.delta, joined.delta), charge.delta])) > most:
+        lost = max(loss.delta, joined.delta)
+        if (reached := add_up_losses([lost, charge.delta])) > most:
+            # The least by which some rule holds; the sum needs its share to hold all of them.
+            deltas = (float(f"{1.1 * reached / share:.1e}") for share in (1.0, SUM_SHARE))
+            enough = min(deltas, key=lambda delta: (math.isinf(compose(delta)), delta))
             raise GuaranteeError(
                 f"Partition {charge.partition[:12]} would have lost delta {reached:.2g} in "
                 f"{loss.n_charges + 1} releases, a chance that nothing holds; allowed is at most "
                 f"{most:.2g}.{said}",
-                remedy='Repeat an earlier release, which costs nothing; or use noise = "discrete", '
-                "whose delta is 0. Or decide on both, as [privacy] limit = [3.0, 1e-5].",
+                remedy="Repeat an earlier release, which costs nothing. Or "
+                + 'use noise = "discrete", whose delta is 0. Or ' * (lost <= most)
+                + "decide on both, as [privacy] limit = "
+                f"[{math.ceil(100 * compose(enough)) / 100:g}, {enough:g}].",
                 code="account-exhausted",
             )
         if limit is None:

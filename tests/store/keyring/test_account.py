@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import os
+import re
 import shutil
 import threading
 from fractions import Fraction
@@ -63,10 +64,27 @@ def test_reserve__limits_the_sum_of_deltas(tmp_path: Path) -> None:
     half = [Charge("p", name, 1.0, 2.0**-61, "record") for name in "abc"]
     for number, one in enumerate(half[:2]):
         account.reserve([one], f"r{number}", None)
-    with pytest.raises(GuaranteeError, match=r"lost delta 1.3e-18 in 3 releases"):
+    with pytest.raises(GuaranteeError, match=r"lost delta 1.3e-18 in 3 releases") as caught:
         account.reserve(half[2:], "r3", None)
+    assert 'use noise = "discrete"' in caught.value.remedy
     account.reserve(half[:1], "r5", None)  # a repeat
     assert account.read("p").delta == 2.0**-60
+    # The limit that is named is enough: of epsilon as well.
+    epsilon, delta = json.loads(re.findall(r"limit = (\[.*?\])", caught.value.remedy)[0])
+    account.reserve(half[2:], "r6", epsilon, delta)
+
+
+def test_reserve__beyond_a_delta_that_was_lost_already_advises_no_noise_without_one(
+    tmp_path: Path,
+) -> None:
+    account = Account(str(tmp_path))
+    account.reserve([Charge("p", "a", 1.0, 1e-6, "record")], "r1", None, 1e-6)
+    pure = [Charge("p", "b", 4.004, 0.0, "record")]
+    with pytest.raises(GuaranteeError, match="lost delta 1e-06 in 2 releases") as caught:
+        account.reserve(pure, "r2", None)
+    assert "discrete" not in caught.value.remedy
+    epsilon, delta = json.loads(re.findall(r"limit = (\[.*?\])", caught.value.remedy)[0])
+    account.reserve(pure, "r3", epsilon, delta)
 
 
 def test_reserve__over_the_limit_of_one_partition_charges_none(tmp_path: Path) -> None:
