@@ -151,8 +151,8 @@ def _map_parts(fitted: Any, x: Any) -> Any:
             "The map draws by the number of each record, which a Dask data frame does not know.",
             remedy="Use privpipe.apply_lazily with x.to_dask_array(lengths=True).",
         )
-    example = x._meta_nonempty  # two invented records: names and types of what will come
-    return x.map_partitions(fitted.apply, meta=fitted.apply(example).iloc[:0])
+    # Two invented records show names and types of what will come.
+    return x.map_partitions(fitted.apply, meta=fitted.apply(x._meta_nonempty).iloc[:0])
 
 
 def _like(fitted: Any, x: Any, released: AnyArray) -> Any:

@@ -303,8 +303,7 @@ class PlaceTest:
 
     @property
     def _log_tests(self) -> float:
-        n_contrasts = self.total.measured.shape[1]
-        tests = 2 * self.n_places * n_contrasts * max(1, self.n_columns)
+        tests = 2 * self.n_places * self.total.measured.shape[1] * max(1, self.n_columns)
         return math.log(tests) - math.log1p(-self.level)
 
     @property

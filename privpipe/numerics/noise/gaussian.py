@@ -187,8 +187,7 @@ def bound_epsilon(rho: float, delta: float) -> float:
 
     if exceed(0.0) <= 0:
         return 0.0
-    found = float(brentq(exceed, 0.0, cap, rtol=1e-7, xtol=1e-300))
-    above = found * (1 + 1e-6)
+    above = float(brentq(exceed, 0.0, cap, rtol=1e-7, xtol=1e-300)) * (1 + 1e-6)
     # The root is known to rounding only: what is returned has been seen to hold.
     return above if exceed(above) <= 0 else cap
 

@@ -257,6 +257,10 @@ MOST_RECORDS = 20_000
 """Records that a forecast looks at."""
 
 
+DROWNED = 100
+"""Times the spread of a coordinate that its noise may be before it is said to drown."""
+
+
 @dataclass(frozen=True)
 class NoiseForecast:
     """Counts and ratios over a few chunks of training records; no value of one.
@@ -273,6 +277,8 @@ class NoiseForecast:
         The same of the bounded records about their mean.
     clipped
         Share of the records read that are beyond the threshold.
+    n_drowned
+        Coordinates of which the noise is `DROWNED` times the spread.
     """
 
     about: ClassVar[str] = "noise"
@@ -283,11 +289,13 @@ class NoiseForecast:
     noise: float
     spread: float
     clipped: float
+    n_drowned: int = 0
 
     def describe(self) -> str:
         """In a few sentences."""
         times = self.noise / self.spread if self.spread > 0 else float("inf")
-        return say_grounds("noise_forecast", self=self, times=times, odds=say_odds(self.epsilon))
+        said = say_grounds("noise_forecast", self=self, times=times, odds=say_odds(self.epsilon))
+        return said + say_grounds("noise_drowned", self=self) * (self.n_drowned > 0)
 
 
 def forecast_noise(
@@ -319,8 +327,9 @@ def forecast_noise(
         return None  # the run itself will say what is wrong, on all records
     bounded, counts = noisy.bound_features(np.asarray(whole.features[:MOST_RECORDS], np.float64))
     used, spread = noisy.mechanism, float(np.sqrt(bounded.var(axis=0).mean()))
-    clipped = counts.n_clipped / max(counts.n_records, 1)
-    return NoiseForecast(options.epsilon, used.delta, noisy.n_bounded, used.spread, spread, clipped)
+    about = options.epsilon, used.delta, noisy.n_bounded, used.spread, spread
+    drowned = int((DROWNED * bounded.std(axis=0) < used.spread).sum())
+    return NoiseForecast(*about, counts.n_clipped / max(counts.n_records, 1), drowned)
 
 
 def list_methods(filters: Filters) -> tuple[Method, ...]:

@@ -63,8 +63,7 @@ class Coder:
         # Of whole numbers -1 is missing where it is no category.
         known = {} if isinstance(values, Coded) else {"-1": MISSING}
         known |= {name: code for code, name in enumerate(self.variable.categories)}
-        default = known[POOLED] if self.has_pool else None
-        table = [known.get(name, default) for name in coded.names]
+        table = [known.get(name, known[POOLED] if self.has_pool else None) for name in coded.names]
         unknown = [code for code, place in enumerate(table) if place is None]
         if unknown and np.isin(coded.codes, unknown).any():
             raise unstable(f"holds values of {self.variable.name!r} that it did not hold")

@@ -130,8 +130,7 @@ class TotalLoss:
     @classmethod
     def of(cls, charges: Sequence[Charge | Entry]) -> Self:
         """Of different draws."""
-        columns = zip(cls().sums, *map(_measure, charges), strict=True)
-        return cls(tuple(map(add_up_losses, columns)))
+        return cls(tuple(map(add_up_losses, zip(cls().sums, *map(_measure, charges), strict=True))))
 
     @property
     def epsilon(self) -> float:

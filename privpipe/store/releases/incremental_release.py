@@ -251,8 +251,7 @@ def _is_growing(url: str) -> bool:
     parts = objects.list_names(join(url, PARTS))
     begun = has_workspace(url) if local_path(url) is None else parts
     there = set(objects.list_names(url)) if begun else set()
-    ours = all(map(ENTRY.fullmatch, parts)) and there <= {PARTS, "generations"}
-    return bool(there) and ours
+    return bool(there) and all(map(ENTRY.fullmatch, parts)) and there <= {PARTS, "generations"}
 
 
 def delete_part(url: str, part: str) -> None:
