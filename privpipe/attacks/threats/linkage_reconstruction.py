@@ -11,7 +11,7 @@ from operator import itemgetter
 from typing import TypeAlias
 
 import numpy as np
-from scipy import linalg, special, stats
+from scipy import linalg, special
 
 from privpipe.attacks.adversaries import auxiliary, coordinates, ridges
 from privpipe.attacks.adversaries.attack_options import USUAL, AttackOptions
@@ -277,6 +277,8 @@ def _align(raw: FloatArray, released: FloatArray, at: IntArray) -> tuple[FloatAr
 
 def _rank(x: FloatArray) -> FloatArray:
     """Normal scores of each column's ranks; equal values have the same."""
+    from scipy import stats  # slow to load
+
     return np.asarray(special.ndtri((stats.rankdata(x, axis=0) - 0.5) / len(x)))
 
 

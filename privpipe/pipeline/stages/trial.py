@@ -172,8 +172,8 @@ class Rung:
     def describe(self) -> str:
         """In a few words; with the limits that it needs where weaker ones mean something."""
         allowed = {one.key: one.allowed for one in self.outlooks}
-        beyond = {key: least for key, least in self.find_limits().items() if least > allowed[key]}
-        needs = beyond if all(beyond[key] <= WEAKEST[key] for key in beyond) else {}
+        weaker = {key: least for key, least in self.find_limits().items() if least > allowed[key]}
+        needs = weaker if all(weaker[key] <= WEAKEST[key] for key in weaker) else {}
         return say("rung", one=self, method=say_method(self.method), needs=needs)
 
 

@@ -292,5 +292,4 @@ def solve_erasure(
     # lies below is no correlation but the last bits of one, and differs from kernel to kernel.
     u = u[:, s > max(np.sqrt(n_features) * 2.0**-40, rounding / np.sqrt(values.min(initial=1.0)))]
     left = scale[:, None] * (vectors @ (np.sqrt(values)[:, None] * u))
-    right = (vectors @ (u / np.sqrt(values)[:, None])) / scale[:, None]
-    return left, right, unseen
+    return left, (vectors @ (u / np.sqrt(values)[:, None])) / scale[:, None], unseen
