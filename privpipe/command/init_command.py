@@ -185,7 +185,9 @@ def init_command(
             raise forecast.refuse_constant([name])
     if subject:
         schema.variable(subject)
-    suited, values = forecast.suggest_method(opened, () if desired else confidential)
+    # Without features a target is one of the answers that a mapping releases.
+    named = () if desired and schema.n_features else confidential
+    suited, values = forecast.suggest_method(opened, named)
     chosen, method = method, method or suited
     release = release or companion_url(collection, "release.zarr")
     n_gaps = _count_gaps(collection, method)
@@ -195,7 +197,7 @@ def init_command(
     budget, first = _suggest_budget(records, release, method, n_gaps)
     gate = _suggest_gate(records, method)
     proposed, said = None, ""
-    if desired and confidential and not chosen:
+    if desired and schema.n_features and confidential and not chosen:
         say("Trying what would pass: seconds, or minutes where classes are many.", stderr=True)
         proposed, said, limits = _try_methods(records, release, gate)
         gate = limits if said else gate

@@ -26,6 +26,7 @@ from privpipe.errors import GateError, InputError
 from privpipe.pipeline.runs.configuration_file import read_options, write_options
 from privpipe.pipeline.runs.history import list_differences, read_attempts
 from privpipe.pipeline.runs.run_options import RunOptions
+from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.diagnosis import (
     TRIED,
     diagnose,
@@ -563,6 +564,27 @@ def test_init__writes_limits_that_can_be_shown_whatever_is_still_to_fill_in(
     assert "FILL IN" in text or method == "null_space"
     assert re.search(r"(?m)^holdout = 0\.5$", text)
     assert re.search(r"(?m)^exposed_max = 0\.0\d$", text)
+
+
+def test_init__of_answers_alone_proposes_a_mapping_and_its_refusal_a_larger_budget(
+    tmp_path: Path,
+) -> None:
+    """With a target it proposed null-space cleaning of no feature, which was to be refused."""
+    rng = np.random.default_rng(3)
+    answers = rng.integers(0, 4, (3000, 3))
+    secret = (rng.random(3000) < 1 / (1 + np.exp(1.5 - answers[:, 0]))).astype(int)
+    buys = (rng.random(3000) < 0.2 + 0.2 * answers[:, 1]).astype(int)
+    table = pd.DataFrame(answers, columns=["a", "b", "c"]).assign(buys=buys, secret=secret)
+    table.to_csv(tmp_path / "answers.csv", index=False)
+    layout = SourceLayout(labels=("buys", "secret"), categorical=("a", "b", "c"))
+    url, new = str(tmp_path / "answers.zarr"), tmp_path / "new.toml"
+    ingest(str(tmp_path / "answers.csv"), url, IngestOptions(layout=layout))
+    init_command(url, str(new), method="", desired=["buys"], confidential=["secret"], release="")
+    options: Any = read_options(str(new))
+    assert options.method.name == "privacy_mapping"
+    assert set(options.method.attributes) == {"a", "b", "c", "buys"}
+    found = diagnose(options, draw_trial(options, check_stage(options).training))
+    assert "larger [method] distortion_budget" in found.text
 
 
 def test_draw_trial__of_a_number_that_no_two_records_share_accuses_no_target(

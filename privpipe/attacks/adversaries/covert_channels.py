@@ -125,8 +125,7 @@ def _fit(problem: Problem, most_factors: int) -> Fitted:
         # What the target says is read as it is: its bits would take the place of others.
         released = trial.problem.read(lambda x: x[:, : x.shape[1] - problem.n_known])
         digits = parities.measure_digits(released.x_train)
-        codes = find_codes(released, digits, most_factors)
-        trial.best = _choose_bits(released, digits), codes
+        trial.best = _choose_bits(released, digits), find_codes(released, digits, most_factors)
     return problems.choose_best(problem, _train(problem, *trial.best))
 
 

@@ -211,8 +211,7 @@ def _gain(a: IntArray, b: IntArray, a_new: IntArray, b_new: IntArray) -> FloatAr
         return np.where(cells[at] == cell, counts[at], 0)
 
     def log_ratio(a_of: IntArray, b_of: IntArray, less: int, strength: float) -> FloatArray:
-        seen = count(a_of, b_of) - less
-        p = (seen + strength * prior[a_of]) / (sizes[b_of] - less + strength)
+        p = (count(a_of, b_of) - less + strength * prior[a_of]) / (sizes[b_of] - less + strength)
         return np.asarray(np.log(p) - np.log(prior[a_of]))
 
     # Each training record left out of its own counts: the smoothing that predicts it best.

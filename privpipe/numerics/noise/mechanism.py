@@ -353,8 +353,7 @@ def find_spread(epsilon: float, width: int, norm: Norm, law: Law) -> float:
         return PrivUnitNoise(epsilon, width).spread
     if law == "knorm":
         return DIAMETER / epsilon * math.sqrt(width + 1)
-    diameter = DIAMETER * (math.sqrt(width) if norm == "l2" else 1.0)
-    return math.sqrt(2) * diameter / epsilon
+    return math.sqrt(2) * (DIAMETER * (math.sqrt(width) if norm == "l2" else 1.0)) / epsilon
 
 
 def plan_promised(

@@ -142,6 +142,8 @@ def diagnose(
         return Diagnosis("unmeasured", "Nothing could be tried: no adversary could be trained.")
     if not trial.noise.passes(weakest):
         return Diagnosis("few", say_few(options, trial, weakest))
+    if budget := getattr(options.method, "distortion_budget", None):  # no other reads attributes
+        return Diagnosis("target", say("wider", budget=budget))
     rungs = [
         trial.try_method(method, standardise=scaled)
         for method, scaled in trial.list_ladder()
