@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import random
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -228,30 +227,6 @@ def test_promises__are_links_of_the_accounts_chain(nightly: Deployment, tmp_path
             read()
     link.write_text(sound)
     assert len(read_ledger("release")) == 1
-
-
-def test_promises__of_a_file_of_an_older_version_count_until_there_is_a_link(
-    nightly: Deployment, tmp_path: Path
-) -> None:
-    file = tmp_path / "account.promises" / "release.json"
-    file.parent.mkdir()
-    begin = {"since": BEGIN.isoformat(), "config": nightly.config}
-    known = begin | {"schedules": [["0 2 * * *", "Europe/Berlin"]]}
-    waived = {"time": (BEGIN + timedelta(hours=1)).isoformat(), "outcome": "missing"}
-    file.write_text(json.dumps({"format_version": 1, "promises": [known], "waived": [waived]}))
-    now = BEGIN + timedelta(days=3)
-    before = list_due("release", None, now)
-    assert len(before) == 3
-    note_promises([nightly], now)  # what it promised before
-    assert not (tmp_path / "account").exists()
-    note_promises([dataclasses.replace(nightly, schedules=())], now)
-    # The link holds all that the file held: whoever edits the file waives nothing any more.
-    file.write_text('{"format_version": 1, "pro')
-    assert list_due("release", None, now) == before
-    assert read_ledger("release", "waived") == [waived]
-    file.rename(file.with_name("other.json"))
-    with pytest.raises(FormatError, match=r"other\.json is damaged"):
-        list_due("other", None, now)
 
 
 def test_gaps__of_a_name_that_is_deployed_no_more_say_so_and_end_when_asked(

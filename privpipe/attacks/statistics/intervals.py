@@ -250,7 +250,24 @@ def limit_difference(
     b, c = up.estimate, down.estimate
     # Of one total, a larger share of one is a smaller one of the other.
     against = -float(np.sqrt(b * c / max((1 - b) * (1 - c), 1e-12)))
+    if groups is not None:
+        against = max(against, _correlate(hits & ~others, others & ~hits, groups))
     return limit_subtraction((b, up.lower, up.upper), (c, down.lower, down.upper), against)
+
+
+def _correlate(one: BoolArray, other: BoolArray, groups: IntArray) -> float:
+    """Least correlation of two proportions over groups, at two deviations (Fisher 1921).
+
+    Records that are alike are said to be of one class: what is right of them and what is wrong
+    come together. Taken for trials of one total, limits of 280 groups were three times as wide.
+    """
+    codes, n_groups = code_groups(groups, len(one))
+    sizes, *sums = (np.bincount(codes, by, n_groups) for by in (None, one, other))
+    a, b = (some - some.sum() / sizes.sum() * sizes for some in sums)
+    found = min(float(a @ b) / max(math.sqrt(float(a @ a) * float(b @ b)), 1e-300), 0.999)
+    # Large groups count most, as if there were so many.
+    n = float((sizes**2.0).sum() ** 2 / (sizes**4.0).sum())
+    return math.tanh(math.atanh(max(found, -0.999)) - 2 / math.sqrt(max(n - 3, 1e-6)))
 
 
 def limit_subtraction(

@@ -8,7 +8,6 @@ server, where it answers, says what still waits.
 """
 
 import asyncio
-import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,13 +15,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
-import fsspec
-
-from privpipe.errors import FormatError, OptionError, PrivpipeError
+from privpipe.errors import OptionError, PrivpipeError
 from privpipe.pipeline.operations.deployment_file import Deployment
 from privpipe.pipeline.runs import configuration_file, watch
 from privpipe.pipeline.runs.run_options import RunOptions
-from privpipe.store.access.location import join, shown
 from privpipe.store.access.workspace import has_workspace, is_held
 from privpipe.store.arrays.layout import exists
 from privpipe.store.collections.growing_collection import read_partitions
@@ -74,21 +70,12 @@ def read_ledger(name: str, part: str = "promises") -> list[dict[str, Any]]:
     Raises
     ------
     StoreError, FormatError
-        As `read_chain`; or if a file of before there were links of promises is damaged.
+        As `read_chain`.
     """
     for one in reversed(read_chain(find_account()).links):
         if one.kind == "promise" and one.note["deployment"] == name:
             return list(one.note[part])
-    before = join(find_account() + ".promises", f"{name}.json")  # where older versions wrote
-    try:
-        with fsspec.open(before) as file:
-            return list({"waived": [], **json.load(file)}[part])
-    except FileNotFoundError:
-        return []
-    except (ValueError, KeyError, TypeError):
-        problem = f"{shown(before)} is damaged."
-        remedy = "Restore it; or remove it and run `privpipe deploy`, which promises anew."
-        raise FormatError(problem, remedy=remedy, code="damaged") from None
+    return []
 
 
 def note_promises(deployments: Sequence[Deployment], now: datetime) -> None:

@@ -11,6 +11,7 @@ from scipy import stats
 from privpipe.attacks.statistics.intervals import (
     Confidence,
     Interval,
+    limit_difference,
     measure_exact_interval,
     measure_hits_interval,
     measure_influence_interval,
@@ -250,3 +251,23 @@ def test_measure_number_scores__what_a_fit_loses_is_no_safety() -> None:
             assert r2.interval.lower <= r2.interval.estimate
     # 400 at .05 say 30 or more once in a thousand times; one scale of all folds is not enough.
     assert passed[0] <= 30 <= passed[1] + 5
+
+
+@pytest.mark.parametrize("spread", [0.0, 1.2])
+@pytest.mark.parametrize("n_groups", [8, 20, 60, 280])
+def test_limit_difference__of_alike_records_is_narrow_and_holds(
+    n_groups: int, spread: float
+) -> None:
+    """Equal records are said to be of one class, and are of either: membership of few profiles."""
+    rng = np.random.default_rng(n_groups)
+    missed, widths = 0, []
+    for _ in range(200):
+        sizes = np.maximum(1, rng.lognormal(np.log(10), spread, n_groups)).astype(int)
+        codes = np.repeat(np.arange(n_groups), sizes)
+        truth, said = rng.random(len(codes)) < 0.5, (rng.random(n_groups) < 0.5)[codes]
+        low, high = limit_difference(truth == said, ~truth, codes, 0.95)
+        missed += not low <= 0.0 <= high
+        widths.append(high - low)
+    assert missed <= 17  # more than so many of 200 once in a hundred, where .05 are missed
+    if spread == 0.0:  # trials of one total: .23 and .105
+        assert np.mean(widths) < {60: 0.17, 280: 0.07}.get(n_groups, 2.0)
