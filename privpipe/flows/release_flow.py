@@ -21,7 +21,7 @@ from privpipe.pipeline import stage_tasks
 from privpipe.pipeline.operations.prefect_server import outlive_reader
 from privpipe.pipeline.runs import resume, spend, tracing, trusted_code
 from privpipe.pipeline.runs.configuration_file import read_options
-from privpipe.pipeline.runs.run import Run, cluster_options
+from privpipe.pipeline.runs.run import Run, cluster_options, find_training
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.runs.watch import Watch, write_failure, write_results
 from privpipe.pipeline.stages import clean, gate, train
@@ -181,6 +181,8 @@ def _work(run: Run, executor: Executor, watch: Watch, until: str) -> dict[str, A
     n_chunks = plan.chunks.n_chunks
     # Before the first chunk: whoever resumes has to clean the rest by this very model.
     run = resume.begin_stage(run, "clean", model_digest=trained.model_digest, n_chunks=n_chunks)
+    if find_training(run) != run.training.digest:
+        watch.say(f"model    {audit_text.say('model_again')}")
     if trained.guarantee.statement:
         watch.say(f"promise  {trained.guarantee.statement}")
     if last == 0:

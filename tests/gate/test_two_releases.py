@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shutil
@@ -11,7 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from privpipe.flows.release_flow import release_collection
+from privpipe.pipeline.runs.watch import Watch
 from privpipe.records.sampling import make_split
+from privpipe.report.console import PlainConsole
 from privpipe.store.releases.lazy_release import open_release
 from tests.gate.leaky_runs import make_leaky_options, make_records, write_records
 from tests.store.serial_run import run_serially
@@ -78,6 +82,20 @@ def test_withdrawal__tells_no_raw_record(
     assert first["model_digest"] != second["model_digest"]
     assert np.abs(reconstruct(before, after) - records["features"][-1]).max() < 1e-6
     assert any("disowned" in one for one in read_gate(tmp_path / "less")["weaker"])
+
+
+def test_run__says_that_the_model_is_an_earlier_one(
+    tmp_path: Path, records: dict[str, np.ndarray]
+) -> None:
+    """Its promise is of what that learned from: of another survey it was said of these."""
+    del records
+    for name, is_again in (("all", False), ("less", True)):
+        options = make_leaky_options(tmp_path / name, **UNGATED, method={"name": "leace"})
+        said = io.StringIO()
+        release_collection(options, Watch(PlainConsole(file=said)))
+        assert (
+            "An earlier release's is used again" in " ".join(said.getvalue().split())
+        ) is is_again
 
 
 def list_complaints(folder: Path) -> dict[str, str]:

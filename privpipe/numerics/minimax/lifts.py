@@ -116,8 +116,7 @@ class NystroemFeatures:
 
     def _widths(self) -> list[float]:
         # Two whitened records lie this far apart, in the root of the mean square.
-        usual = float(np.sqrt(2.0 * max(self.outputs.n_directions, 1)))
-        return [share * usual for share in WIDTHS]
+        return [share * float(np.sqrt(2.0 * max(self.outputs.n_directions, 1))) for share in WIDTHS]
 
     def map(self, z: FloatArray) -> tuple[FloatArray, Pullback]:
         """Features of filtered records, and the vector-Jacobian product by these.
@@ -232,8 +231,7 @@ def sum_by_landmark(w: FloatArray, landmarks: FloatArray) -> tuple[FloatArray, F
     sums : (n_landmarks, n_directions)
     """
     # Nearest means largest inner product less half the squared length: no table of differences.
-    halves = 0.5 * np.einsum("ij,ij->i", landmarks, landmarks)
-    nearest = np.argmax(w @ landmarks.T - halves, axis=1)
+    nearest = np.argmax(w @ landmarks.T - 0.5 * np.einsum("ij,ij->i", landmarks, landmarks), axis=1)
     counts = np.bincount(nearest, minlength=len(landmarks)).astype(np.float64)
     sums = np.zeros_like(landmarks)
     np.add.at(sums, nearest, w)

@@ -82,8 +82,8 @@ def find_earlier(run: Run, plan: ReleasePlan | None = None) -> Earlier:
                     same = plan is not None and holds_the_same(known.url, read_ledger(plan))
         except PrivpipeError as error:
             known = None
-            ways = error.remedy if error.code == "row-order" else WAYS
-            why = f"it is a release of the same records, and cannot be read ({error.code}). {ways}"
+            ways = f"{error.remedy} " * (error.code == "row-order") + WAYS
+            why = f"{HELD}and cannot be read ({error.code}). {ways}"
         # Unknown never passes: a release that is not at its place may still have readers, and
         # another one may have taken the place since.
         if known is None or known.run != entry.run:
@@ -107,8 +107,9 @@ def open_named(run: Run) -> tuple[list[EarlierRelease], list[Registered]]:
     return found, entries
 
 
-WAYS = "Name its place in [audit] earlier or, where no one has a copy, its run in [audit] disowned."
-GONE = "it is a release of these records in the register, no longer at its place. " + WAYS
+WAYS = "Name its place in [audit] earlier; if lost or of other people, its run in [audit] disowned."
+HELD = "it is a release of these records, or of equal ones of other people, "
+GONE = HELD + "by the register, and no longer at its place. " + WAYS
 
 
 def find_differences(run: Run, model_digest: str) -> list[str]:
