@@ -68,7 +68,11 @@ def test_init__what_is_hidden_among_categories_needs_nothing_filled_in(
 
 
 def test_init__says_what_is_to_be_filled_in(collection: str, tmp_path: Path) -> None:
-    answer = init(collection, tmp_path / "c.toml", desired=("a0",), confidential=("private",))
+    asked = {"desired": ("a0",), "confidential": ("private",)}
+    # Of answers alone a mapping is proposed, of which nothing is left to fill in.
+    assert init(collection, tmp_path / "mapping.toml", **asked)["complete"] is True
+    assert 'name = "privacy_mapping"' in (tmp_path / "mapping.toml").read_text()
+    answer = init(collection, tmp_path / "c.toml", method="null_space", **asked)
     assert answer["complete"] is False
     with pytest.raises(OptionError, match="still says FILL IN at utility_budget") as error:
         read_options(str(tmp_path / "c.toml"))
