@@ -347,7 +347,7 @@ def _suggest_gate(records: Mapping[str, Any], method: str) -> dict[tuple[str, st
             chosen["n_surrogates"] = found.schema_of_records.n_features + 1
         else:  # any of rows that can do without options: these do not matter
             rows = (name for name, one in METHODS.items() if one.releases == "rows")
-            chosen["name"] = next(name for name in rows if not first_look.read_ranges()[name])
+            chosen["name"] = next(name for name in rows if first_look.read_ranges().get(name) == [])
         place = companion_url(records["path"], "release.zarr")
         options = RunOptions(collection=records, method=chosen, release={"path": place})
         return forecast.plan_gate(options, _open_labelled(records)).suggest()

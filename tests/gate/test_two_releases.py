@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from privpipe.errors import GateError
 from privpipe.flows.release_flow import release_collection
 from privpipe.pipeline.runs.watch import Watch
 from privpipe.records.sampling import make_split
@@ -96,6 +97,22 @@ def test_run__says_that_the_model_is_an_earlier_one(
         assert (
             "An earlier release's is used again" in " ".join(said.getvalue().split())
         ) is is_again
+
+
+def test_run__of_other_people_learns_anew_once_the_earlier_release_is_disowned(
+    tmp_path: Path,
+) -> None:
+    """As a refusal advised: it went on with the first survey's model, and published its promise."""
+    for k, name in enumerate("ab"):
+        found = make_records(1200, seed=k)
+        found["features"] = np.sign(found["features"][:, :4])
+        write_records(str(tmp_path / name / "records.zarr"), found)
+    _, first = release(tmp_path / "a", method={"name": "leace"})
+    with pytest.raises(GateError):
+        run_serially(make_leaky_options(tmp_path / "b", method={"name": "leace"}))
+    disowned: dict[str, Any] = {"adversaries": [], "disowned": [first["run"]]}
+    _, second = release(tmp_path / "b", method={"name": "leace"}, audit=disowned)
+    assert first["model_digest"] != second["model_digest"]
 
 
 def list_complaints(folder: Path) -> dict[str, str]:

@@ -259,7 +259,7 @@ def _correlate(one: BoolArray, other: BoolArray, groups: IntArray) -> float:
     """Least correlation of two proportions over groups, at two deviations (Fisher 1921).
 
     Records that are alike are said to be of one class: what is right of them and what is wrong
-    come together. Taken for trials of one total, limits of 280 groups were three times as wide.
+    come together. Taken for trials of one total, limits of 280 groups were twice as wide.
     """
     codes, n_groups = code_groups(groups, len(one))
     sizes, *sums = (np.bincount(codes, by, n_groups) for by in (None, one, other))

@@ -299,10 +299,12 @@ class RunOptions(DescribedBelow, BaseModel):
         """SHA-256 of everything in the configuration that can change the released records.
 
         How they are judged is no part of it: a corrected limit resumes the run that failed.
-        Which records the fit does not see is.
+        Which records the fit does not see is, and so is whose model is not used again.
         """
         judging = dict.fromkeys(("gate", "audit", "compare", "about"), True)
-        return self.digest_without(judging | {"privacy": {"account", "limit", "ephemeral"}})
+        # Of a release that is disowned no model is used again: another is learned.
+        more = {"disowned": json.dumps(self.audit.disowned)} if self.audit.disowned else {}
+        return self.digest_without(judging | {"privacy": {"account", "limit", "ephemeral"}}, **more)
 
     def digest_without(self, left_out: Mapping[str, Any], **more: str) -> str:
         """SHA-256 of the configuration without some of it, and of what else is given."""
