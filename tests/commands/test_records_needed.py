@@ -22,6 +22,7 @@ from privpipe.sanitizers import METHODS
 from tests.commands.conftest import Command
 
 N, WIDTH = 900, 6
+FEWEST = 640  # fewer are not masked at epsilon 1: their noisy number is noise
 
 SHIFT = np.array([1.5, 1.2, 0.9, 0.9, 0.6, 0.3])
 
@@ -119,7 +120,7 @@ def test_check__names_records_whose_surrogates_reach_the_score(
     assert found["orders"]["masking_private"][0] < 0.6
     assert 2_000 < found["enough"] < 5_000
     assert measure_masked(run, found["enough"], 3) >= 0.8
-    assert measure_masked(run, found["enough"] // 4, 3) < 0.7
+    assert measure_masked(run, max(found["enough"] // 4, FEWEST), 3) < 0.7
     # More epsilon is worth more records, and enough of it is enough for those at hand.
     assert 2.0 < found["least"] < 7.0
     code, out, _ = command("check", tmp_path / "run.toml", "--score", ".8", "--json")
@@ -185,7 +186,7 @@ def test_try__errs_on_records_as_seldom_as_it_says(
     tmp_path: Path, command: Command, method: str, epsilon: float, goal: float
 ) -> None:
     """Named numbers that are too few, and limits that are none, are 5 of 100 at most."""
-    wrong, sharp = 0, 0
+    wrong, sharp, named = 0, 0, 0
     for seed in range(10):
         run, found = try_goal(tmp_path / str(seed), command, method, (epsilon, goal, seed))
         n = found["enough"] or 40_000
@@ -193,7 +194,9 @@ def test_try__errs_on_records_as_seldom_as_it_says(
             true = measure_noisy(run, found["best"], n, seed)
         else:
             true = measure_masked(run, n, seed)
-            sharp += measure_masked(run, n // 4, seed) < goal
+            named += bool(found["enough"])
+            sharp += bool(found["enough"]) and measure_masked(run, max(n // 4, FEWEST), seed) < goal
         wrong += true < goal if found["enough"] else found["is_limited"] and true >= goal
     assert wrong <= 2  # of 10 at 5 %: 3 or more once in 87
-    assert method == "noisy" or sharp >= 8
+    # Of 900 records a fourth say nothing so near the .92 that is left of any number.
+    assert method == "noisy" or sharp >= named - 2 >= 4
