@@ -163,12 +163,12 @@ def _propose(
 
 def describe(schema: CollectionSchema) -> str:
     """One line about a collection."""
-    n_chunks = -(-schema.n_records // schema.chunk_rows)
+    n = -(-schema.n_records // schema.chunk_rows)
     # An undivided collection is one partition.
     n_partitions = max(1, len(schema.partitions))
     partitions = f", {n_partitions} partitions" if n_partitions > 1 else ""
-    size = f"{schema.n_records:,} records, {schema.n_features} features ({schema.dtype})"
-    return f"{size}, {n_chunks} chunks of {schema.chunk_rows:,} records{partitions}"
+    size = f"{schema.n_records:,} records, {schema.n_features} features ({schema.dtype}), {n}"
+    return f"{size} chunk{'s' * (n != 1)} of {schema.chunk_rows:,} records{partitions}"
 
 
 def describe_gaps(statistics: WriteStatistics) -> str:

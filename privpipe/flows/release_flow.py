@@ -178,7 +178,7 @@ def _work(run: Run, executor: Executor, watch: Watch, until: str) -> dict[str, A
     with watch.stage("train", f"{run.training.n_records:,} records"):
         trained = stage_tasks.train_task(run, executor)
     plan = clean.plan_release(run, trained)
-    n_chunks = plan.chunks.n_chunks
+    n_chunks, n = plan.chunks.n_chunks, plan.chunks.n_records
     # Before the first chunk: whoever resumes has to clean the rest by this very model.
     run = resume.begin_stage(run, "clean", model_digest=trained.model_digest, n_chunks=n_chunks)
     if find_training(run) != run.training.digest:
@@ -187,7 +187,7 @@ def _work(run: Run, executor: Executor, watch: Watch, until: str) -> dict[str, A
         watch.say(f"promise  {trained.guarantee.statement}")
     if last == 0:
         return None
-    with watch.stage("clean", f"{plan.chunks.n_records:,} records in {n_chunks} chunks"):
+    with watch.stage("clean", f"{n:,} records in {n_chunks} chunk{'s' * (n_chunks != 1)}"):
         cleaned = stage_tasks.clean_task(run, trained, plan, executor)
     run = resume.begin_stage(run, "audit")
     if (unseen := describe_unseen(run, cleaned)) is not None:

@@ -9,6 +9,7 @@ import pytest
 from privpipe.errors import OptionError
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.run_options import RunOptions
+from privpipe.sanitizers import METHODS
 
 GOOD = """\
 [collection]
@@ -77,6 +78,14 @@ def test_read_options__explains_without_echoing_values(
         read(tmp_path, GOOD.replace(old, new))
     assert expected in str(caught.value)
     assert "123.5" not in str(caught.value)
+
+
+def test_read_options__names_the_filters_that_noise_takes(tmp_path: Path) -> None:
+    text = GOOD.replace('"null_space"\nutility_budget = 0.01', '"noisy"\nepsilon = 4.0')
+    with pytest.raises(OptionError) as caught:
+        read(tmp_path, text.replace("[release]", '[method.filter]\nname = "pac"\n[release]'))
+    named = str(caught.value).split("use one of: ")[1].split(".")[0].split(", ")
+    assert set(METHODS) - set(named) == {"privacy_mapping", "masking", "masking_private", "noisy"}
 
 
 def test_read_options__lets_the_environment_override(

@@ -183,8 +183,10 @@ def _describe(
     if item["type"] in ("missing", "missing_argument"):
         return f"{where}: {shown} is missing."
     if item["type"].startswith("union_tag"):
-        table = f"[{'.'.join(names)}]"
-        return f"{where}: {table} name is missing or not known; use one of: {', '.join(METHODS)}."
+        # A filter of another method leaves features: no codes, surrogates or noise.
+        out = {"attributes", "n_surrogates", "epsilon"} if names[1:] else set()
+        known = ", ".join(name for name in METHODS if not out & {*_list_keys("method", [name])})
+        return f"{where}: [{'.'.join(names)}] name is missing or not known; use one of: {known}."
     message = str(item["msg"]).removeprefix("Value error, ")
     message = message.replace("valid dictionary", "table: {name = value, ...}")
     if item["type"] == "string_pattern_mismatch":  # of a place, the only pattern
