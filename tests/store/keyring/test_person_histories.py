@@ -10,7 +10,7 @@ import pytest
 from tests.store.keyring.person_histories import measure_persons
 
 
-@pytest.mark.parametrize("n", [25, pytest.param(2_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n", [25, pytest.param(500, marks=pytest.mark.slow)])
 def test_account__of_random_histories_is_never_below_the_exact_loss_of_a_person(
     n: int, tmp_path: Path
 ) -> None:
