@@ -161,8 +161,7 @@ def _like(fitted: Any, x: Any, released: AnyArray) -> Any:
     if fitted.keeps_features and released.shape[1] == len(given):
         names = given
         # They came in the map's order. Who assigns them by place gets each where it was.
-        order = [known.index(name) for name in given] if known else slice(None)
-        released = released[:, order]
+        released = released[:, [known.index(name) for name in given] if known else slice(None)]
     else:
         names = tuple(f"released_{j}" for j in range(released.shape[1]))
     if hasattr(x, "dims"):

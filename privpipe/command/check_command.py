@@ -1,7 +1,6 @@
 """``privpipe check`` and ``run --dry-run``: what metadata and a few chunks say before a run."""
 
 import os
-import time
 from collections.abc import Iterator
 from dataclasses import asdict, is_dataclass
 from datetime import datetime
@@ -27,15 +26,6 @@ from privpipe.report.console import say, tabulate
 from privpipe.store.access.location import shown
 from privpipe.store.access.workspace import read_state
 from privpipe.store.collections.collection import Collection
-
-START_SECONDS = 18.0
-"""Prefect's in-process server, a local cluster, and what workers import for their first task."""
-
-TRAIN_READS, CLEAN_READS, AUDIT_READS = 2.0, 4.0, 4.0
-"""How many times as long as reading the records a stage takes, where its map is not iterative."""
-
-ATTACK_SECONDS = 3e-7
-"""One adversary, trained on raw or released records, per cell of its sample (measured)."""
 
 MOST_NAMED = 12
 """Features whose names are listed."""
@@ -260,9 +250,6 @@ def _plan(run: Run, place: str) -> dict[str, Any]:
     schema = run.collection.schema_of_records
     chunks = ChunkPlan(schema.n_records, schema.chunk_rows)
     itemsize = np.dtype(schema.dtype).itemsize
-    chosen = run.options.cluster.workers
-    workers = os.cpu_count() or 1 if chosen is None else chosen
-    parts = _estimate_seconds(run, workers)
     # Attributes are codes of a few bytes: an upper bound.
     raw = schema.n_records * max(schema.n_features, len(run.collection.attributes)) * itemsize
     return {
@@ -270,35 +257,12 @@ def _plan(run: Run, place: str) -> dict[str, Any]:
         "chunks": chunks.n_chunks,
         "tasks": len(chunks.tasks()),
         "bytes_raw": raw,
-        "bytes_on_disk": raw,
         "bytes_per_thread": predict_chunk_memory(
             schema.chunk_rows, schema.n_features, schema.n_features, itemsize
         ),
-        "workers": workers,
-        "seconds": sum(parts.values()),
-        "seconds_by_part": parts,
         "writes": {
             "release": shown(place),
             "model": shown(run.model_url),
             "report": shown(run.report_url),
         },
     }
-
-
-def _estimate_seconds(run: Run, workers: int) -> dict[str, float]:
-    """Seconds of a run by part, from reading one chunk."""
-    run.training.shard(0)  # what is opened or compiled once
-    begun = time.perf_counter()
-    run.training.shard(0)
-    one = time.perf_counter() - begun
-    # More workers than processors read no faster.
-    at_once = min(max(workers, 1), os.cpu_count() or 1)
-    chunks = CLEAN_READS * run.collection.plan.n_chunks
-    chunks += (TRAIN_READS + AUDIT_READS) * run.training.plan.n_chunks
-    audit, schema = run.options.audit, run.training.schema_of_records
-    held_out = schema.n_records * (audit.holdout or 1.0)
-    cells = min(held_out, audit.max_records) * max(schema.n_features, len(run.training.attributes))
-    # Features raw and released, and three more ways to read what is released.
-    attacks = (2 * len(audit.adversaries) + 3) * len(run.training.confidential)
-    adversaries = ATTACK_SECONDS * cells * attacks / at_once
-    return {"start": START_SECONDS, "passes": one * chunks / at_once, "adversaries": adversaries}

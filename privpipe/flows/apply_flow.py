@@ -13,12 +13,14 @@ from privpipe.errors import InputError, OptionError
 from privpipe.fitted_names import schema_of
 from privpipe.fitted_schema import match_columns
 from privpipe.numerics.moments import CoMoments
+from privpipe.pipeline.runs.missing_values import fill_preview
 from privpipe.pipeline.runs.run import Run
 from privpipe.pipeline.runs.run_options import RunOptions, TrainingSection
 from privpipe.pipeline.runs.trusted_code import confirm_code
-from privpipe.pipeline.stages import check, train
+from privpipe.pipeline.stages import check
 from privpipe.pipeline.stages.increment_check import DriftReference, check_drift, measure_drift
 from privpipe.report.console import say
+from privpipe.sanitizers import chain
 from privpipe.store.access.location import local_path, shown
 from privpipe.store.arrays.layout import exists, has_root, read_header, read_kind
 from privpipe.store.collections import growing_collection, proposal
@@ -165,11 +167,12 @@ def _describe(run: Run, model: str) -> list[str]:
 def _check_drift(run: Run, source: str) -> None:
     """Refuse records that differ from the training records by more than the gate allows."""
     indicators = bool(run.training.attributes)
+    fill = fill_preview(run.options, run.training).fill
 
     def measure(collection: Collection) -> CoMoments:
         bare = replace(collection, desired=(), confidential=(), weights=None)
-        found = replace(bare, indicators=indicators, only_finite=not indicators)
-        return found.reduce(train.summarise_features)
+        found = replace(bare, indicators=indicators, only_finite=not indicators, fill=fill)
+        return found.reduce(chain.summarise_features)
 
     reference = DriftReference.of(measure(run.training.keeping(run.split, "fit")))
     sizes = [column.n_categories or 0 for column in run.collection.schema.attributes]

@@ -216,8 +216,9 @@ def _find_sources(run: Run, trained: Trained) -> AuditSources:
     published, _ = audit_attacks.describe_published(run, earlier.find_earlier(run))
     part: Part = "held_out" if run.options.audit.holdout else "all"
     judged = judged_records.find_labelled(run) or run.training.keeping(run.split, part)
-    judged = replace(judged, indicators=trained.reads == "attributes")
-    if published.order or published.withholds:
+    judged = replace(judged, indicators=trained.reads == "attributes", fill=trained.mean_record)
+    # What is imputed is so where it is read: the map is given what it would be in a run.
+    if judged.fill is None and (published.order or published.withholds):
         judged = replace(judged, only_finite=False)
     model = StoredMap(run.stored_model_url, trained.model_digest)
     published = replace(published, compares_noise=False)

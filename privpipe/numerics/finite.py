@@ -4,12 +4,25 @@ from contextlib import suppress
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from privpipe.errors import InputError
 from privpipe.protocols import AnyArray, BoolArray
 
 MOST_BINARY = 430
 """Binary digits before or after the point, at which squares of deviations are in range."""
+
+
+def fill_gaps(x: AnyArray, fill: ArrayLike) -> AnyArray:
+    """Rows of any real dtype with ``fill``, (n_columns,), where values are not finite.
+
+    Examples
+    --------
+    >>> fill_gaps(np.array([[1.0, np.nan], [np.inf, 2.0]]), (5.0, 6.0)).tolist()
+    [[1.0, 6.0], [5.0, 2.0]]
+    """
+    known = np.isfinite(x)
+    return x if known.all() else np.where(known, x, np.asarray(fill, x.dtype))
 
 
 def find_finite_rows(x: AnyArray) -> BoolArray:

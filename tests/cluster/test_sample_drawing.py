@@ -105,6 +105,14 @@ def test_gather_sample__leaves_out_records_that_are_not_finite(tmp_path: Path) -
     assert drawn.rows.min() >= 4000
 
 
+def test_gather_sample__fills_in_what_is_imputed(tmp_path: Path) -> None:
+    source = replace(write(tmp_path, 1000, missing=4000), only_finite=True, fill=(7.0, 8.0, 9.0))
+    drawn = gather_sample(Drawing(source, Published(), 6000, *place(tmp_path / "place")))
+    assert (drawn.rows < 4000).sum() > 1500
+    assert ((drawn.shard.features[:, 1] == 8) == (drawn.rows < 4000)).all()
+    assert np.isfinite(drawn.shard.features).all()
+
+
 def test_gather_sample__depends_on_a_key_that_is_nowhere_else(tmp_path: Path) -> None:
     collection = write(tmp_path, 1000)
     one, other, again = (

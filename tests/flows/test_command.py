@@ -167,8 +167,6 @@ def test_dry_run__says_what_would_be_written_and_writes_nothing(
     assert call(monkeypatch, "run", config, "--dry-run", "--json") == 0
     plan = json.loads(capsys.readouterr().out)
     assert (plan["records"], plan["chunks"], plan["tasks"]) == (150, 3, 3)
-    assert plan["seconds"] == pytest.approx(sum(plan["seconds_by_part"].values()))
-    assert min(plan["seconds_by_part"].values()) > 0
     assert plan["writes"]["release"] == str(tmp_path / "release.zarr")
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 

@@ -341,12 +341,12 @@ def test_failure__what_wrote_nothing_is_given_back_and_what_wrote_is_not(
         ({"epsilon": "inf"}, OptionError, "finite"),
         (
             {"filter": '[method.filter]\nname = "masking"\nn_surrogates = 9\n'},
-            OptionError, "of its own",
+            OptionError, "not known; use one of: leace",
         ),
         (
             {"filter": '[method.filter]\nname = "privacy_mapping"\nattributes = ["late"]\n'
              'private = ["party"]\ndistortion_budget = 0.1\n'},
-            OptionError, "codes, drawn at random",
+            OptionError, "not known; use one of: leace",
         ),
         ({"filter": '[method.filter]\nname = "nothing"\n'}, OptionError, "filter. name is missing"),
         ({"subject": 'subject = "nobody"'}, PrivpipeError, "nobody"),

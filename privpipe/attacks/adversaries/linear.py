@@ -224,10 +224,9 @@ def _fit_gaussians(problem: Problem, z: FloatArray) -> list[_Gaussian]:
     parts = [z[problem.y_train == k] for k in range(problem.n_classes or 0)]
     means = [part.mean(axis=0) if len(part) else np.zeros(z.shape[1]) for part in parts]
     centred = [part - mean for part, mean in zip(parts, means, strict=True)]
-    scatter = sum(float((part**2).sum()) for part in centred)
     # Of standardised columns the mean variance within classes is below 1; 0 would end in a
     # logarithm.
-    common = max(scatter / z.size, LEAST_VARIANCE)
+    common = max(sum(float((part**2).sum()) for part in centred) / z.size, LEAST_VARIANCE)
     with np.errstate(divide="ignore"):
         priors = np.log([len(part) / len(z) for part in parts])
     each = zip(priors, means, centred, strict=True)

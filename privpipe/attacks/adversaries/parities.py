@@ -260,8 +260,7 @@ def _scan(
     for sets in parity_counts.list_products(words.shape[1], factors, len(words)):
         sizes = cells.measure(parity_counts.count_ones(words, sets, cells.starts))
         sizes = np.where(varies[:, sets].all(axis=2), sizes, 0.0)
-        least = best[-1][0] if len(best) == MOST_PARITIES else 0.0
-        if sizes.max() <= least:
+        if sizes.max() <= (best[-1][0] if len(best) == MOST_PARITIES else 0.0):
             continue
         largest = np.argsort(sizes, axis=None)[::-1][:MOST_PARITIES]
         groups, places = np.unravel_index(largest, sizes.shape)

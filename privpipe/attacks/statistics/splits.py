@@ -176,8 +176,7 @@ def is_of_groups(groups: IntArray, truth: FloatArray | IntArray) -> bool:
     True
     """
     order = np.argsort(groups, kind="stable")
-    same = groups[order][1:] == groups[order][:-1]
-    return bool((np.diff(truth[order])[same] == 0).all())
+    return bool((np.diff(truth[order])[groups[order][1:] == groups[order][:-1]] == 0).all())
 
 
 def names_groups(groups: IntArray, truth: FloatArray | IntArray) -> bool:

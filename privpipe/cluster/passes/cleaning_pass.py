@@ -24,8 +24,8 @@ from privpipe.cluster.passes.place_pass import PlaceNotes, PlacePlan
 from privpipe.errors import FormatError, InputError
 from privpipe.fitted_names import schema_of
 from privpipe.fitted_schema import NamedCodes, check_numbered_alike
-from privpipe.numerics.finite import find_empty_rows, find_finite_rows, keep_rows
-from privpipe.protocols import AnyArray, BoolArray, FloatArray, RecordMap, RecordStream
+from privpipe.numerics.finite import fill_gaps, find_empty_rows, find_finite_rows, keep_rows
+from privpipe.protocols import AnyArray, BoolArray, RecordMap, RecordStream
 from privpipe.records.schema import MISSING
 from privpipe.store.access.objects import open_store, read_bytes
 from privpipe.store.arrays.blocks import Receipt, reading_once, write_block
@@ -78,7 +78,7 @@ class CleaningJob:
     model_digest: str
     include: tuple[str, ...] = ()
     nonfinite: Nonfinite = "fail"
-    fill: FloatArray | None = None
+    fill: tuple[float, ...] | None = None
     keys: PartitionKeys | None = None
     withheld: str | None = None
     samples: tuple[sample_drawing.Drawing, ...] = ()
@@ -237,7 +237,7 @@ def treat_nonfinite(job: CleaningJob, x: AnyArray, chunk: int) -> tuple[AnyArray
     if retained.all() or job.nonfinite == "withhold":
         return x, retained & allowed
     if job.nonfinite == "impute" and job.fill is not None:
-        return np.where(np.isfinite(x), x, job.fill.astype(x.dtype)), allowed
+        return fill_gaps(x, job.fill), allowed
     problem = f"{len(x) - int(retained.sum())} of {len(x)} records of chunk {chunk} are not finite."
     remedy = 'Fix the source, or set [release] nonfinite = "withhold" or "impute".'
     raise InputError(problem, remedy=remedy, code="nonfinite")

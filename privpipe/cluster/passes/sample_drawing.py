@@ -19,7 +19,7 @@ from privpipe.attacks.adversaries.auxiliary import describe_surroundings
 from privpipe.attacks.adversaries.preparation import join_included
 from privpipe.cluster.pass_checkpoints import Checkpoints, recall
 from privpipe.errors import FormatError
-from privpipe.numerics.finite import find_empty_rows, find_finite_rows
+from privpipe.numerics.finite import find_empty_rows
 from privpipe.numerics.random.record_hash import identify_records, key_words, share_of_words
 from privpipe.protocols import FloatArray, IntArray, Shard, WordArray
 from privpipe.records.sampling import DrawnSample, take_records
@@ -166,9 +166,10 @@ def draw_chunk(drawing: Drawing, chunk: int) -> DrawnSample:
         if not len(chosen):
             return DrawnSample.none(int(labelled.sum()))
         shard = _read(collection, chunk, published, chosen)
+        features, finite = source.complete(shard.features)
+        shard = replace(shard, features=features)
         found = DrawnSample(shard, words[chosen], rows[chosen], np.ones(len(chosen), np.int64))
-        if source.only_finite:
-            found = found.take(np.flatnonzero(find_finite_rows(shard.features)))
+        found = found.take(np.flatnonzero(finite))
         found = replace(_truncate(drawing, found), n_eligible=int(labelled.sum()))
         # Last: most repeats of a record are gone, and counting what is around costs the most.
         return _add_around(found, collection, chunk, published)

@@ -87,7 +87,6 @@ def sum_with_signs(integers: FloatArray, words: WordArray, n_signs: int) -> Floa
     total = np.zeros((n_signs, integers.shape[1]))
     for start in range(0, len(integers), BLOCK_RECORDS):
         rows = slice(start, start + BLOCK_RECORDS)
-        signs = draw_signs(words[rows], n_signs).astype(np.float64)
         # Every partial sum is a whole number below 2**52, so that BLAS may add in any order.
-        total += signs.T @ integers[rows]
+        total += draw_signs(words[rows], n_signs).astype(np.float64).T @ integers[rows]
     return total

@@ -42,8 +42,7 @@ def tanh_of(y: float) -> float:
     # |rest| <= ln 2 / 2: the terms beyond the 18th are below 2**-80.
     for k in range(18, 0, -1):
         series = 1.0 + series * rest / k
-    scale = np.int64((1023 - np.int64(power)) << 52).view(np.float64)
-    e = series * scale
+    e = series * np.int64((1023 - np.int64(power)) << 52).view(np.float64)
     return (1.0 - e) / (1.0 + e)
 
 

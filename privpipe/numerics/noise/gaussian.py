@@ -97,8 +97,7 @@ class _Digits:
         scale = math.isqrt(variance) + 1
         while True:
             found = self.draw_laplace(scale)
-            off = abs(found) * scale - variance
-            if self.decide_exp(off**2, 2 * variance * scale**2):
+            if self.decide_exp((abs(found) * scale - variance) ** 2, 2 * variance * scale**2):
                 return found
 
 

@@ -78,8 +78,7 @@ def _place(bounded: FloatArray, inner: float, radius: int, norm: int, out: IntAr
             total += abs(step) if norm == 1 else step * step
         # Whole numbers are compared: this, not the bounding function, is what the sensitivity rests
         # on.
-        limit = radius if norm == 1 else radius * radius
-        if not held or total > limit:
+        if not held or total > (radius if norm == 1 else radius * radius):
             outside += 1
     return outside
 
@@ -141,9 +140,8 @@ class Lattice:
         Rounding to nearest moves a vector by at most ``sqrt(width) / 2`` (l2) or ``width / 2``
         (l1). The further step takes what floating point may add to a norm of 1.
         """
-        moved = math.sqrt(self.width) if self.norm == "l2" else self.width
         # So no bounded record is refused; were the bound wrong, `place` would refuse, not release.
-        return self.radius - 1 - moved / 2
+        return self.radius - 1 - (math.sqrt(self.width) if self.norm == "l2" else self.width) / 2
 
     @property
     def diameter(self) -> int:
@@ -215,8 +213,7 @@ def plan_grid(spread: float, width: int, norm: Norm) -> float:
     suited = 2.0 ** math.floor(math.log2(max(spread, 2.0**-100) * 2.0**-16))
     # What `Lattice.inner` takes away: at most a 64th of the ball.
     moved = 1 + (math.sqrt(width) if norm == "l2" else width) / 2
-    narrow = 2.0 ** math.floor(-math.log2(64 * moved))
-    return min(COARSEST, max(FINEST, min(suited, narrow)))
+    return min(COARSEST, max(FINEST, min(suited, 2.0 ** math.floor(-math.log2(64 * moved)))))
 
 
 @dataclass(frozen=True)
@@ -380,8 +377,7 @@ def plan_promised(
     if refused and (least > most or least <= epsilon <= most or not 0 < epsilon < math.inf):
         raise refused  # no other epsilon would help
     problem = f"epsilon is {epsilon:g}, and for {width} coordinates under {law!r} {problem}"
-    remedy = f"Use {_round_in(least, most)}."
-    raise OptionError(problem, remedy=remedy, code="epsilon")
+    raise OptionError(problem, remedy=f"Use {_round_in(least, most)}.", code="epsilon")
 
 
 def _is_sharp(planned: Mechanism) -> bool:

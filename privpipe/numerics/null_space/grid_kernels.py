@@ -239,16 +239,14 @@ def _share_evenly(size: Any, budget: float, share: Any, spent: Any) -> None:
     share[rank - 1] = 1.0  # q until it is known where the budget ends
     for k in range(rank - 2, -1, -1):
         larger = size[k + 1] * size[k + 1]
-        ratio = (size[k] * size[k]) / larger if larger > 0 else 0.0
-        share[k] = 1.0 + ratio * share[k + 1]
+        share[k] = 1.0 + (size[k] * size[k] / larger if larger > 0 else 0.0) * share[k + 1]
     total = 0.0
     for k in range(rank):
         spent[k] = total
         total += size[k] * size[k]
     n_whole = 0
     while n_whole < rank:
-        cost = size[n_whole] * size[n_whole]
-        if not spent[n_whole] + cost * share[n_whole] <= budget:
+        if not spent[n_whole] + size[n_whole] * size[n_whole] * share[n_whole] <= budget:
             break
         n_whole += 1
     first = min(n_whole, rank - 1)

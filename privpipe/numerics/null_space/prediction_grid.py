@@ -143,8 +143,7 @@ def settle_exactly(record: FloatArray, coefficients: FloatArray, grid: Grid) -> 
     # (total * 2**power) / 2**step - OFFSET, over a common denominator, rounded half to even.
     scale = power - step + 55
     top = (total << max(scale, 0)) - (int(rounding.OFFSET * 2**55) << max(-scale, 0))
-    place = round(Fraction(top, 1 << (55 + max(-scale, 0))))
-    return math.ldexp(float(place), step) + 0.0
+    return math.ldexp(float(round(Fraction(top, 1 << (55 + max(-scale, 0))))), step) + 0.0
 
 
 def _sum_products(a: FloatArray, b: FloatArray) -> tuple[int, int]:

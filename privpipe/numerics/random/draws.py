@@ -29,8 +29,7 @@ def exponential_of(number: float, rest: float) -> float:
     below 2 c. From c * 2**64 upwards power is 64, the result is small, and f is taken from `rest`.
     The caller knows `rest` exactly, where `number` is rounded to 53 bits.
     """
-    bits = np.float64(number).view(np.int64)
-    shifted = bits + (0x3FF0000000000000 - 0x3FE6A09E00000000)
+    shifted = np.float64(number).view(np.int64) + (0x3FF0000000000000 - 0x3FE6A09E00000000)
     power = (shifted >> 52) - 1023
     mantissa = (shifted & 0x000FFFFFFFFFFFFF) + 0x3FE6A09E00000000
     f = -rest * 2.0**-64 if power == 64 else np.int64(mantissa).view(np.float64) - 1.0

@@ -242,9 +242,8 @@ def match_rows(mine: WordArray, other: WordArray) -> IntArray:
     for grid in reversed(range(N_GRIDS)):
         for one in ranges:
             a = _count_up(one.scan(mine, grid, unless=found))
-            b = _count_up(one.scan(other, grid, unless=taken))
             # Joined by hashing: NumPy compares pairs one by one, and took twenty times as long.
-            met = a.merge(b, on=["word", "rank"])
+            met = a.merge(_count_up(one.scan(other, grid, unless=taken)), on=["word", "rank"])
             rows[met["row_x"]] = met["row_y"]
             found[met["row_x"]] = taken[met["row_y"]] = True
     return np.asarray(rows)

@@ -253,7 +253,6 @@ def _read_found(traces: Traces, one: FoundPlace, registered: set[str]) -> None:
     kind, place, header = one
     training, run = str(header.get("training_digest", "")), str(header.get("run", ""))
     learned = traces.meets(training)
-    holds = traces.meets(header.get("source_digest", "")) or run in traces.runs
     if DENIED in header:
         traces.left.append(f"{shown(place)}, which may not be read")
     elif kind == "workspace":
@@ -274,7 +273,7 @@ def _read_found(traces: Traces, one: FoundPlace, registered: set[str]) -> None:
         # It may have learned from the records: it is named.
         elif not training:
             traces.left.append(f"{shown(place)}, a model that does not say what it learned from")
-    elif holds or learned:
+    elif traces.meets(header.get("source_digest", "")) or run in traces.runs or learned:
         what: What = "export" if kind == "export" else "release"
         traces.add(what, place, "learned" if learned else "holds")
     elif run not in registered:

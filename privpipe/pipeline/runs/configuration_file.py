@@ -19,6 +19,7 @@ from pydantic import ValidationError
 
 from privpipe.errors import OptionError
 from privpipe.option_values import admits, reading_only
+from privpipe.pipeline.runs.first_look import read_ranges
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.records.schema import suggest
 from privpipe.report.audit_text import read_texts
@@ -178,14 +179,12 @@ def _describe(
     if item["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         if instead := REMOVED.get(".".join(names)):
             return f"{where}: {names[-1]} is no option any more: {instead}. Delete the line."
-        known = _list_keys(names[0], tags or METHODS) if names[1:] else RunOptions.model_fields
-        return f"{where}: {shown} is not known{suggest(names[-1], list(known))}"
+        keys = _list_keys(names[0], tags or METHODS) if names[1:] else RunOptions.model_fields
+        return f"{where}: {shown} is not known{suggest(names[-1], list(keys))}"
     if item["type"] in ("missing", "missing_argument"):
         return f"{where}: {shown} is missing."
     if item["type"].startswith("union_tag"):
-        # A filter of another method leaves features: no codes, surrogates or noise.
-        out = {"attributes", "n_surrogates", "epsilon"} if names[1:] else set()
-        known = ", ".join(name for name in METHODS if not out & {*_list_keys("method", [name])})
+        known = ", ".join(read_ranges()[f"{names[-1]}.name"])
         return f"{where}: [{'.'.join(names)}] name is missing or not known; use one of: {known}."
     message = str(item["msg"]).removeprefix("Value error, ")
     message = message.replace("valid dictionary", "table: {name = value, ...}")

@@ -18,7 +18,7 @@ from privpipe.cluster.workers.connection import ClusterOptions
 from privpipe.errors import OptionError
 from privpipe.fitted_schema import FittedSchema
 from privpipe.pipeline.runs.run_options import RunOptions
-from privpipe.protocols import FloatArray, Guarantee, Method
+from privpipe.protocols import Guarantee, Method
 from privpipe.records.sampling import Split, make_split
 from privpipe.records.schema import CollectionSchema
 from privpipe.store.access.location import join, local_path, shown
@@ -200,7 +200,7 @@ class Trained:
     reads: str
     draws: bool
     keeps_features: bool
-    mean_record: FloatArray | None = None
+    mean_record: tuple[float, ...] | None = None
     n_records: int | None = None
     tile_rows: int | None = None
     feature_names: tuple[str, ...] = ()

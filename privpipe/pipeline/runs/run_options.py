@@ -94,7 +94,7 @@ class ReleaseSection(Section):
     partition, made by one model that is trained and judged once."""
     nonfinite: Nonfinite = "fail"
     """Records with NaN or infinity: fail the run, withhold them (the row stays and holds nothing,
-    `released` is 0), or impute the training mean."""
+    `released` is 0), or impute the training mean. Fits and audits see them so."""
 
 
 class ClusterSection(Section):

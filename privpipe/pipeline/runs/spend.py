@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import fsspec
+import numpy as np
 
 from privpipe.errors import GuaranteeError, StoreError
 from privpipe.pipeline.runs.run import Run, Trained
@@ -78,7 +79,7 @@ def _describe_treatment(run: Run, trained: Trained) -> str:
     values changes the words.
     """
     columns = run.collection.attributes if trained.reads == "attributes" else ()
-    fill = b"" if trained.mean_record is None else trained.mean_record.astype("<f8").tobytes()
+    fill = b"" if trained.mean_record is None else np.array(trained.mean_record, "<f8").tobytes()
     about = {"columns": list(columns), "fill": hashlib.sha256(fill).hexdigest()}
     return json.dumps(about, sort_keys=True)
 

@@ -28,6 +28,7 @@ from privpipe.numerics.limits import say_upper
 from privpipe.numerics.moments import CoMoments
 from privpipe.pipeline.runs import earlier, run_options
 from privpipe.pipeline.runs.configuration_file import write_keys
+from privpipe.pipeline.runs.missing_values import fill_preview
 from privpipe.pipeline.runs.run import HOLDOUT, MOST_RECORDS, Run, find_attack_options, find_subject
 from privpipe.protocols import Column, FloatArray, IntArray, Shard, Shards
 from privpipe.records.memory import Records
@@ -368,6 +369,7 @@ def check_sample(run: Run) -> SampleFindings:
         If a variable does not vary, or groups are too small to be read together. If records have
         gaps that the run would fail on, or the fit refuses the features.
     """
+    run = replace(run, training=fill_preview(run.options, run.training))
     constant = list_constant(run)
     if _is_whole(run.training):
         run.options.method.examine(run.training.keeping(run.split, "fit"))
@@ -401,7 +403,7 @@ def explain_budget(run: Run, *, strict: bool = False) -> BudgetMeaning | None:
     budget = getattr(method, "utility_budget", None)
     if budget is None:
         return None
-    shard = read_sample(run.training)
+    shard = read_sample(fill_preview(run.options, run.training))
     fit = partial(run.method.fit, Records.of_shard(shard, run.training.schema), **run.read_files())
     dependence = ""
     with warnings.catch_warnings():
@@ -430,7 +432,7 @@ def forecast_run(run: Run) -> Forecast | None:
     """What the method says of a run before it; None where it says nothing."""
     if run.method.forecast is None:
         return None
-    fit = run.training.keeping(run.split, "fit")
+    fit = fill_preview(run.options, run.training).keeping(run.split, "fit")
 
     def read_labelled() -> tuple[Shard, Shards]:
         shard = read_sample(replace(fit, only_finite=True))

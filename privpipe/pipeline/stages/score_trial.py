@@ -19,6 +19,7 @@ from scipy.special import stdtrit
 from privpipe.attacks.equal_noise import score_least_squares, score_model
 from privpipe.errors import InputError, OptionError
 from privpipe.numerics.random.streams import KEY_BYTES, KeyedStream
+from privpipe.pipeline.runs.missing_values import fill_preview
 from privpipe.pipeline.runs.run import Run
 from privpipe.pipeline.stages.trial import RETAINED, read_records
 from privpipe.protocols import FloatArray, Shard
@@ -71,7 +72,8 @@ def try_orders(run: Run, goal: float) -> dict[str, Any]:
     OptionError
         If the method has no order and masks nothing, or nothing is to be predicted.
     """
-    training = replace(run.training.keeping(run.split, "fit"), only_finite=True)
+    training = fill_preview(run.options, run.training).keeping(run.split, "fit")
+    training = replace(training, only_finite=True)
     method: Any = run.options.method
     is_masked = run.method.releases == "surrogate" and method.consumes() is not None
     orders = () if getattr(method, "filter", None) is None else ORDERS

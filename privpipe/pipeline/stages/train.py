@@ -17,13 +17,13 @@ from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.cluster.passes.sketch_pass import sketch_collection
 from privpipe.errors import GuaranteeError, InputError, PrivpipeError, PrivpipeWarning, StoreError
 from privpipe.fitted_names import schema_of, with_schema
-from privpipe.numerics.moments import CoMoments
 from privpipe.numerics.noise.amplification import amplify_by_shuffling
 from privpipe.pipeline.runs.earlier import find_growth, find_model, open_named
+from privpipe.pipeline.runs.missing_values import fill_training
 from privpipe.pipeline.runs.run import Run, Trained, find_subject, list_versions, now
 from privpipe.pipeline.runs.subject_limit import count_subjects, protect_subjects
 from privpipe.promises import SHUFFLED_DELTA, SHUFFLED_EPSILON
-from privpipe.protocols import Guarantee, RecordMap, Shard
+from privpipe.protocols import Guarantee, RecordMap
 from privpipe.records.sampling import Part
 from privpipe.report.audit_text import read_texts
 from privpipe.report.published_findings import say_promised
@@ -47,6 +47,7 @@ def train_stage(run: Run, executor: Executor) -> Trained:
     # First of all, since who the records are decides what they may lose, which earlier releases
     # are joined with this one, and whose model is used again.
     sketch_records(run, executor)
+    run = fill_training(run, executor)
     if run.options.audit.earlier:
         open_named(run)  # of other records they are refused now that records are known
     if exists(run.stored_model_url):
@@ -75,7 +76,7 @@ def train_apart(runs: Sequence[Run], executor: Executor) -> None:
         with suppress(PrivpipeError):
             sketch_records(run, executor)
             if not exists(run.stored_model_url) and _find_learned(run) is None:
-                pending.append(run)
+                pending.append(fill_training(run, executor))
     if not pending or not (shards := _shards(pending[0], executor)).spreads(len(pending)):
         return
     for run, found in zip(pending, shards.spread(_learn_apart, pending), strict=True):
@@ -161,7 +162,6 @@ def _describe(fitted: RecordMap, run: Run, executor: Executor) -> Trained:
     if run.state.model_digest not in (None, digest):
         problem = "The stored model is not the one of the interrupted run."
         raise StoreError(problem, remedy="`privpipe purge`, then run again.", code="other-model")
-    imputes = run.options.release.nonfinite == "impute"
     guarantee = fitted.guarantee
     if run.options.collection.subject is not None:  # also of a model that was fitted without
         guarantee = grounds.refuse_dependent(guarantee)
@@ -176,7 +176,7 @@ def _describe(fitted: RecordMap, run: Run, executor: Executor) -> Trained:
         model_digest=digest,
         guarantee=guarantee,
         steps=getattr(fitted, "steps", ()),
-        mean_record=_shards(run, executor).reduce(summarise_features).mean if imputes else None,
+        mean_record=run.training.fill,
         **{name: getattr(fitted, name) for name in read},
     )
 
@@ -195,11 +195,6 @@ def _add_shuffled(guarantee: Guarantee, run: Run) -> Guarantee:
     said = {SHUFFLED_EPSILON: say_promised(central), SHUFFLED_DELTA: say_promised(n**-1.5)}
     more = {name: float(number) for name, number in said.items()}
     return replace(guarantee, parameters=(*guarantee.parameters, *more.items()))
-
-
-def summarise_features(shard: Shard) -> CoMoments:
-    """Co-moments of the features alone."""
-    return CoMoments.of(shard.features)
 
 
 def sketch_records(run: Run, executor: Executor) -> None:

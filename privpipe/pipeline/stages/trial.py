@@ -23,6 +23,7 @@ from privpipe.attacks.threats.verdicts.outcomes import Attack
 from privpipe.capabilities import FollowsTarget
 from privpipe.cluster.passes.loaded_map import release_by
 from privpipe.errors import InputError, PrivpipeError
+from privpipe.pipeline.runs.missing_values import fill_preview
 from privpipe.pipeline.runs.run import HOLDOUT, find_attack_options, split_by_subject
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.protocols import Column, FloatArray, IntArray, Shard, ShardSchema
@@ -392,7 +393,7 @@ def draw_trial(options: RunOptions, training: Collection, *, attempt: int = 1) -
     # As if half were held out: whoever holds out more than now has not chosen by those records.
     share = max(split.share, HOLDOUT)
     group = (split.group,) if split.group else ()
-    rest = training.keeping(replace(split, share=share), "fit")
+    rest = fill_preview(options, training).keeping(replace(split, share=share), "fit")
     free = replace(rest, confidential=(*training.confidential, *group), only_finite=True)
     n_records = training.schema_of_records.n_records
     shard = read_records(free, min(MOST, max(ENOUGH, math.ceil(SHARE * n_records))))

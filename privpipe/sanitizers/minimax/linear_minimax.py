@@ -299,8 +299,7 @@ def _list_starts(options: MinimaxOptions, reduced: bool, n_starts: int) -> list[
 
     What the targets alone would take, and the first one smoothed, come to these.
     """
-    usual = "zero" if reduced else "privacy_lds"
-    first = usual if options.start == "auto" else options.start
+    first = ("zero" if reduced else "privacy_lds") if options.start == "auto" else options.start
     kinds = [first, "targets", "rand"][: max(1, n_starts - 2)]
     kinds += [k for k in ("least_squares", "privacy_lds") if k != first]
     kinds += ["targets", "rand"] * n_starts

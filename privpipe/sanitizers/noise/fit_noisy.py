@@ -116,14 +116,8 @@ def check_noisy(options: NoisyOptions, schema: ShardSchema, *, filters: Filters)
     """
     check_unweighted(schema)
     if options.filter is not None:
-        row = filters[options.filter.name]
-        if row.releases != "rows" or options.filter.columns().get("attributes"):
-            what = "records of its own" if row.releases != "rows" else "codes, drawn at random"
-            problem = f"[method.filter] names {row.name!r}, which releases {what}."
-            remedy = "Filter by a row-wise method of features, as minimax, pca or leace."
-            raise OptionError(problem, remedy=remedy, code="filter")
         options.filter.check_size(schema)
-        row.check(options.filter, schema)
+        filters[options.filter.name].check(options.filter, schema)
     learned = find_learned(options)
     # Whatever is learned from records that are not public is outside the promise.
     if learned and not schema.public and not options.allow_data_bound:
@@ -351,7 +345,9 @@ def list_methods(filters: Filters) -> tuple[Method, ...]:
 
 def _make_options_class(filters: Filters) -> type[NoisyOptions]:
     """The options, with those of every filter as a table of their own."""
-    kinds: Any = reduce(operator.or_, [row.options for row in filters.values()])
+    # Row-wise ones of features: no surrogates, and no codes that are drawn at random.
+    rows = [row.options for row in filters.values() if row.releases == "rows"]
+    kinds: Any = reduce(operator.or_, [one for one in rows if not hasattr(one, "attributes")])
     any_filter: Any = Annotated[kinds, Field(discriminator="name")]
     about = "A table [method.filter] with the name and options. Not set: noise alone."
     described: Any = Annotated[any_filter | None, Field(description=about)]

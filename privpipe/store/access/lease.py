@@ -170,9 +170,8 @@ def find_left(work_url: str) -> float:
 
 def _give_back(work_url: str, number: int) -> None:
     """Remove the leases, unless another run may have found ours expired and counted on from it."""
-    place = _place(work_url, number)
     # Whoever counted on from ours must not find the numbers begin anew.
-    if _newest(work_url) == number and not _has_expired(place):
+    if _newest(work_url) == number and not _has_expired(_place(work_url, number)):
         for older in _numbers(work_url):
             delete_object(_place(work_url, older))
 

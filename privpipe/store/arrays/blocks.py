@@ -232,9 +232,8 @@ def check_receipts(
     by_chunk: dict[int, Receipt] = {}
     doubled = foreign = 0
     for receipt in receipts:
-        known = by_chunk.setdefault(receipt.chunk, receipt)
         # The same bytes twice are no fault: a chunk may be written again after a kill.
-        doubled += known.objects != receipt.objects
+        doubled += by_chunk.setdefault(receipt.chunk, receipt).objects != receipt.objects
         plan = arrays[0]
         rows = min(plan.chunk_rows, plan.shape[0] - receipt.chunk * plan.chunk_rows)
         mine = receipt.run == run and 0 <= receipt.chunk < n_chunks and receipt.rows == rows

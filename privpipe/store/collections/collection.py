@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from privpipe.described import described
 from privpipe.errors import InputError
 from privpipe.fitted_schema import FittedSchema, Matching, match_columns
-from privpipe.numerics.finite import find_finite_rows, keep_rows
+from privpipe.numerics.finite import fill_gaps, find_finite_rows, keep_rows
 from privpipe.protocols import AnyArray, BoolArray, FloatArray, IntArray, Shard, ShardSchema
 from privpipe.records import schema as schemas
 from privpipe.records.memory import ShardsInTurn, facts_of_shards
@@ -78,7 +78,10 @@ class Collection(ShardsInTurn):
         Shards hold, instead of the features, one indicator per category of the attributes;
         so a release of attributes is judged like one of features.
     only_finite
-        Leave out records with features that are not finite.
+        Leave out records with features that are not finite, or fill them in.
+    fill
+        With `only_finite`, of each feature what replaces values that are not finite; None leaves
+        their records out.
     released_url, released_run
         Release being written whose features become the shards' `released`, for audits.
     released_basis
@@ -104,6 +107,7 @@ class Collection(ShardsInTurn):
     part: Part = "all"
     indicators: bool = False
     only_finite: bool = False
+    fill: tuple[float, ...] | None = None
     released_url: str | None = None
     released_run: str = ""
     released_basis: Basis | None = None
@@ -190,8 +194,8 @@ class Collection(ShardsInTurn):
         # From split and numbers alone, so that every pass keeps the same records.
         keep = self._keep(start, stop)
         features = self._features(partial(self.read, start=start, stop=stop), stop - start)
-        if self.only_finite:
-            keep &= find_finite_rows(features)
+        features, finite = self.complete(features)
+        keep &= finite
         released: FloatArray = np.empty((stop - start, 0))
         if self.released_url is not None:
             release = partial(read_block, self.released_url, version=self.released_run)
@@ -209,6 +213,14 @@ class Collection(ShardsInTurn):
             weights=self._weights(start, stop)[keep] if self.weights else np.empty(0),
             groups=self._groups(start, stop)[keep] if self.groups else np.empty(0, np.int64),
         )
+
+    def complete(self, features: AnyArray) -> tuple[AnyArray, BoolArray]:
+        """Features as they are read, (n, n_features), and which of these records are retained."""
+        if not self.only_finite:
+            return features, np.ones(len(features), bool)
+        if self.fill is None:
+            return features, find_finite_rows(features)
+        return fill_gaps(features, self.fill), np.ones(len(features), bool)
 
     def rows(self, chunk: int) -> IntArray:
         """Numbers of the records that the split keeps of a chunk, in the order of its shard.

@@ -292,8 +292,7 @@ def join_losses(losses: Sequence[Loss], meet: Callable[[str, str], bool]) -> Tot
         groups = _group(list(of_run), meet)
         charged = [[_measure(entry) for one in group for entry in of_run[one]] for group in groups]
         for k, measured in enumerate(dearest):
-            columns = [[one[k] for one in group] for group in charged]
-            measured += max(columns, key=add_up_losses)
+            measured += max([[one[k] for one in group] for group in charged], key=add_up_losses)
     # Added up at once: each sum is rounded up.
     return TotalLoss(tuple(map(add_up_losses, dearest)))
 

@@ -83,8 +83,7 @@ def measure_evenness(cells: IntArray, classes: IntArray) -> Evenness:
     k, weights = int(counts.any(axis=0).sum()), (mixed * sizes / sizes.sum())
     spread = 1 / (weights * share * (1 - share)).sum(axis=0)[held]
     areas = held.sum() ** 2 / spread.sum() * k / (k - 1)
-    claims = 1 / (weights * share**2 / (1 - share)).sum() / (k - 1)
-    return Evenness(float(areas), float(claims))
+    return Evenness(float(areas), float(1 / (weights * share**2 / (1 - share)).sum() / (k - 1)))
 
 
 class Tried(TypedDict):

@@ -231,8 +231,7 @@ def say_power(found: Sequence[Detection]) -> str:
     seen = [f"{leak} {size:.2g}".replace(" 0.", " .") for leak, size in worst.items() if size < 2]
     none = [leak for leak, size in worst.items() if size >= 2]
     text = f"Detection power (95 %): {', '.join(seen) or 'none'}."
-    missed = f" Leaks by {', '.join(none)} were not found at any size tried."
-    return text + missed * bool(none)
+    return text + f" Leaks by {', '.join(none)} were not found at any size tried." * bool(none)
 
 
 def expect_gain(n_labels: Sequence[int], gains: Sequence[float], n_total: int) -> float:

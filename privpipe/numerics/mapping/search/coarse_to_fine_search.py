@@ -98,9 +98,8 @@ def _search_cells(
     bins = bin_posteriors(progress.problem.posterior, n_bins)
     assert bins is not None, "ordered solves are only planned where the posteriors have bins"
     level = coarsen_alphabet(progress.problem, bins, n_cells)
-    left = progress.max_seconds - progress.seconds
     # A fifth of the target for the level: carrying back takes the rest.
-    inner = Search(level.problem, 0.2 * progress.gap, left)
+    inner = Search(level.problem, 0.2 * progress.gap, progress.max_seconds - progress.seconds)
     here = None if start is None else level.coarsen_duals(start)
     n_pairs = _search_level(inner, here, OrderedExplorer(_LEVEL_BINS))
     duals = level.refine_duals(inner.duals)

@@ -140,9 +140,8 @@ def search_frank_wolfe(
 def _take_steps(progress: Search, n_steps: int, price: PriceOracle) -> str:
     problem, current = progress.problem, progress.plan
     for _ in range(n_steps):
-        masses = _masses(problem, current)
         # The gradient is infinite where a posterior is 0; a linear programme needs numbers.
-        ratios = np.maximum(programme.log_ratios(masses), _RATIO_FLOOR)
+        ratios = np.maximum(programme.log_ratios(_masses(problem, current)), _RATIO_FLOOR)
         pairs, solution = _generate_columns(progress, ratios, price)
         current = _line_search(problem, current, pairs, solution.weights)
         duals = Duals(programme.normalise_potentials(ratios, problem.prior), solution.multiplier)

@@ -104,7 +104,8 @@ def find_sources(run: Run, trained: Trained, plan: ReleasePlan, earlier: Earlier
     indicators = trained.reads == "attributes"
 
     def find(part: Part) -> Collection:
-        found = replace(run.training.keeping(run.split, part), indicators=indicators)
+        found = replace(run.training, indicators=indicators, fill=trained.mean_record)
+        found = found.keeping(run.split, part)
         if published.order or published.withholds:  # who is withheld or imputed is a leak, too
             found = replace(found, only_finite=False)
         return judged_records.pair_released(found, plan) if run.trains_on_itself else found

@@ -209,8 +209,8 @@ def _shards(
     test: tuple[Collection, Split] | None = None,
 ) -> ShardedCollection:
     collection, split = test or (run.training, run.split)
-    coded, finite = trained.reads == "attributes", run.training.only_finite
-    mine = replace(collection.keeping(split, part), indicators=coded, only_finite=finite)
+    mine = replace(collection.keeping(split, part), indicators=trained.reads == "attributes")
+    mine = replace(mine, only_finite=run.training.only_finite, fill=trained.mean_record)
     # Who judges is put into parts by subject, a column behind the confidential variables.
     if label == JUDGES and run.split.group is not None:
         mine = replace(mine, confidential=(*mine.confidential, run.split.group))
