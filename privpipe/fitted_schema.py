@@ -166,8 +166,7 @@ class Matching:
         if name not in self.codes:
             return values
         # Missing and unknown ones, which lie below zero, are the table's last entries.
-        table = np.array([*self.codes[name], UNKNOWN, -1])
-        return np.asarray(table[values])
+        return np.asarray(np.array([*self.codes[name], UNKNOWN, -1])[values])
 
     def arrange(self, features: AnyArray) -> AnyArray:
         """Features, (n_records, n_features), in the order of the fitted ones."""

@@ -129,7 +129,7 @@ def estimate_command(
         say(f"The mapping was inverted; its condition number is {condition:.3g}.")
     if of == "regression":
         say("Of masking_private the sample's error is that of residuals of one variance.")
-    say("Estimates are of records within the bounds of the release: clipped ones count as clipped.")
+    say("Estimates are of records as clipped to the bounds, with values as they were imputed.")
     said = {"of": of, "level": level, "condition": condition, "estimates": rows}
     return {"release": shown(release), **said}
 

@@ -17,10 +17,8 @@ from privpipe.pipeline.runs.missing_values import fill_preview
 from privpipe.pipeline.runs.run import Run
 from privpipe.pipeline.runs.run_options import RunOptions, TrainingSection
 from privpipe.pipeline.runs.trusted_code import confirm_code
-from privpipe.pipeline.stages import check
-from privpipe.pipeline.stages.increment_check import DriftReference, check_drift, measure_drift
+from privpipe.pipeline.stages import check, increment_check
 from privpipe.report.console import say
-from privpipe.sanitizers import chain
 from privpipe.store.access.location import local_path, shown
 from privpipe.store.arrays.layout import exists, has_root, read_header, read_kind
 from privpipe.store.collections import growing_collection, proposal
@@ -172,11 +170,13 @@ def _check_drift(run: Run, source: str) -> None:
     def measure(collection: Collection) -> CoMoments:
         bare = replace(collection, desired=(), confidential=(), weights=None)
         found = replace(bare, indicators=indicators, only_finite=not indicators, fill=fill)
-        return found.reduce(chain.summarise_features)
+        return found.reduce(increment_check.summarise_features)
 
-    reference = DriftReference.of(measure(run.training.keeping(run.split, "fit")))
-    sizes = [column.n_categories or 0 for column in run.collection.schema.attributes]
-    options, moments = run.options, measure(run.collection)
-    drift = measure_drift(reference, moments, options.audit.level, sizes if indicators else ())
+    before = increment_check.DriftReference.of(measure(run.training.keeping(run.split, "fit")))
+    attributes = run.collection.schema.attributes if indicators else ()
+    sizes = [column.n_categories or 0 for column in attributes]
+    moments, level = measure(run.collection), run.options.audit.level
+    drift = increment_check.measure_drift(before, moments, level, sizes)
     say(f"drift    at most {drift.upper:.3g} standard deviations of a feature's mean")
-    check_drift(drift, options.gate.drift_max, os.path.basename(local_path(source) or source))
+    name = os.path.basename(local_path(source) or source)
+    increment_check.check_drift(drift, run.options.gate.drift_max, name)

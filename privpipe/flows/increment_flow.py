@@ -26,7 +26,6 @@ from privpipe.pipeline.stages import clean, gate, increment_check, publish
 from privpipe.pipeline.stages.audit import audit_places, audit_stage, judged_records
 from privpipe.pipeline.stages.increment_check import History, TimeSpan, check_part_of
 from privpipe.report.published_findings import hide_small_count
-from privpipe.sanitizers import chain
 from privpipe.store.access.generation_log import publish_generation, write_root
 from privpipe.store.access.location import shown
 from privpipe.store.access.workspace import RunState, hold_workspace, remove_workspace, write_state
@@ -334,7 +333,7 @@ def _check_drift(
 
     def measure(collection: Collection, name: str) -> CoMoments:
         found = replace(collection, indicators=indicators, fill=trained.mean_record)
-        return ShardedCollection(found, executor, name).reduce(chain.summarise_features)
+        return ShardedCollection(found, executor, name).reduce(increment_check.summarise_features)
 
     known = work.ledger.recall(key)
     if known is None:

@@ -188,5 +188,4 @@ def _draw_confidential(findings: Findings) -> Iterator[IntervalRow]:
 def _label(role: str, name: str, view: str) -> str:
     """A row's name, of which a long variable's name gives way."""
     rest = LONGEST_LABEL - len(role) - len(view) - 3
-    shown = name if len(name) <= rest else f"{name[: rest - 1]}…"
-    return f"{role} {shown}: {view}"
+    return f"{role} {name if len(name) <= rest else f'{name[: rest - 1]}…'}: {view}"

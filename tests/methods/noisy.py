@@ -44,7 +44,7 @@ EXAMPLE = Example(
         (
             f'{NOISY}\n[method.filter]\nname = "masking"\nn_surrogates = 40',
             TWO,
-            "records of its own",
+            "not known; use one of: leace",
         ),
     ),
     draws=True,

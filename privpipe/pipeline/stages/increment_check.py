@@ -21,7 +21,7 @@ from privpipe.numerics.moments import CoMoments
 from privpipe.pipeline.runs.run import Run
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.stages.check import check_stage
-from privpipe.protocols import FloatArray
+from privpipe.protocols import FloatArray, Shard
 from privpipe.sanitizers import METHODS
 from privpipe.store.access.location import shown
 from privpipe.store.arrays.layout import companion_url
@@ -183,6 +183,11 @@ class Drift:
     upper: float
     n_new: int
     n_records: int
+
+
+def summarise_features(shard: Shard) -> CoMoments:
+    """Co-moments of the features alone."""
+    return CoMoments.of(shard.features)
 
 
 def measure_drift(

@@ -295,5 +295,4 @@ class DelimitedText:
         return not_utf8(f"{self.where}{find_undecodable(self.open_stream, self.first_row + 1)}")
 
     def _place(self, row: str | None) -> str:
-        number = "a row" if row is None else f"row {int(row) + self.first_row}"
-        return f"{self.where}: {number}"
+        return f"{self.where}: {'a row' if row is None else f'row {int(row) + self.first_row}'}"

@@ -11,8 +11,22 @@ import pytest
 
 from privpipe import open_release
 from tests.commands.conftest import Command
+from tests.flows.test_command import call
 
 N = 4_000
+
+
+@pytest.fixture
+def command(
+    prefect_home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Command:
+    """The command in this process, with the server of this room."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        code, found = call(monkeypatch, *map(str, arguments)), capsys.readouterr()
+        return code, found.out, found.err
+
+    return run
 
 
 def ingest(folder: Path, command: Command, name: str, seed: int, *, labels: bool = True) -> str:
